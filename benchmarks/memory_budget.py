@@ -3,14 +3,16 @@
     python benchmarks/memory_budget.py                        # a transformer on onnxruntime, CPU
     python benchmarks/memory_budget.py --provider torch --small
     python benchmarks/memory_budget.py --device cuda          # GPT-2 124M, 16 x 1024, float32
-    python benchmarks/memory_budget.py --device cuda --provider inductor
+    python benchmarks/memory_budget.py --device cuda --largest --limit 24   # the largest batch
 
 A process for each row. CPU: a transformer of 4 layers, or with --small of 2, its time the least of
 several steps; memory is what the first step adds to the resident set (onnxruntime), or what torch
-allocates during a step: activations without parameters and slots. CUDA: GPT-2 from transformers;
-time is the median step, memory all that torch allocated at most. `planned` is memory_report's
-figure for the same. `loss` is the largest difference from
-the first row's losses.
+allocates during a step: activations without parameters and slots. CUDA: GPT-2 from transformers,
+compiled by Inductor and recorded as a CUDA graph; `eager` is torch without a compiler, the same
+module and AdamW. Time is the median step; memory is the peak that torch allocated, or what recorded
+graphs hold, whichever is more. `planned` is memory_report's figure for the same. `loss` is the
+largest difference from the first row's losses. --largest searches the largest batch that trains
+within --limit GiB: twice as many samples until it fails, then halfway between.
 """
 
 from __future__ import annotations
@@ -37,12 +39,16 @@ ROWS = {
     "offload": {"offload": True},
     "int8": {"stash": "int8"},
 }
+EAGER = "eager"  # a row of torch alone, on CUDA
+ON_CUDA = ("none", "75%", "50%", "level 1", "level 2", EAGER)
+SEARCHED = ("none", "50%", "level 2", EAGER)
 PROVIDERS = {
     "onnxruntime": "CPUExecutionProvider",
     "torch": "TorchExecutionProvider",
     "inductor": "InductorExecutionProvider",
 }
 STEPS = 10
+WARM = 4  # steps that compile and record
 
 
 def on_cpu(row: str, provider: str, small: bool) -> dict[str, Any]:
@@ -93,19 +99,32 @@ def torch_peak(step: Callable[[], float]) -> int:
     return peak
 
 
-def on_cuda(row: str, provider: str, small: bool) -> dict[str, Any]:
-    """Train GPT-2 on a GPU."""
+def on_cuda(
+    row: str, provider: str, small: bool, batch: int = 16, limit: float | None = None
+) -> dict[str, Any]:
+    """Train GPT-2 on a GPU, in at most `limit` GiB."""
     import gpu_training
     import torch
 
-    module, (x, labels) = gpu_training.module("gpt2", small)
-    exported = torch.onnx.export(module.train(), (x,), dynamo=True, optimize=False, verbose=False)
-    assert exported is not None
-    name = exported.model.graph.inputs[0].name
-    feeds = {name: x.cuda(), "labels": labels.cuda()}
-    options = {"device": "cuda"}
-    step, planned = open_session(exported.model, row, (PROVIDERS[provider], options), feeds)
-    losses = [step() for _ in range(3)]
+    if limit is not None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit * 2**30 / total))
+    module, (given, _) = gpu_training.module("gpt2", small)
+    x = torch.randint(int(given.max()) + 1, (batch, given.shape[1]))
+    labels = x.roll(-1, 1).reshape(-1)
+    if row == EAGER:
+        step, planned = eager_step(module, x, labels), 0
+    else:
+        exported = torch.onnx.export(
+            module.train(), (x,), dynamo=True, optimize=False, verbose=False, opset_version=23
+        )
+        assert exported is not None
+        name = exported.model.graph.inputs[0].name
+        feeds = {name: x.cuda(), "labels": labels.cuda()}
+        chosen = (PROVIDERS[provider], {"device": "cuda"})
+        step, memory = open_session(exported.model, row, chosen, feeds)
+        planned = memory.peak
+    losses = [step() for _ in range(WARM)]
     torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(STEPS):
@@ -114,9 +133,26 @@ def on_cuda(row: str, provider: str, small: bool) -> dict[str, Any]:
         losses.append(step())
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
-    peak = torch.cuda.max_memory_allocated()
     ms = 1e3 * statistics.median(seconds)
-    return {"ms": ms, "peak": peak, "planned": planned.peak, "losses": losses}
+    peak = gpu_training.used_memory()
+    return {"ms": ms, "peak": peak, "planned": planned, "losses": losses}
+
+
+def eager_step(module: Any, x: Any, labels: Any) -> Callable[[], float]:
+    """A step of torch without a compiler."""
+    import torch
+
+    module, x, labels = module.cuda().train(), x.cuda(), labels.cuda()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
+
+    def step() -> float:
+        loss = torch.nn.functional.cross_entropy(module(x), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(loss.detach())
+
+    return step
 
 
 def open_session(
@@ -130,36 +166,73 @@ def open_session(
     memory = None if settings is None else onward.Memory(**settings)
     options = {"memory": memory, "outputs": []}
     loss, optimizer = losses.CrossEntropy(), optimizers.AdamW(lr=1e-4)
-    program = onward.compile_training(model, loss, optimizer, options)
-    inlined = provider == PROVIDERS["onnxruntime"]
-    planned = onward.memory_report(program, inlined=inlined)
+    program = onward.compile_training(model, loss, optimizer, options, providers=[provider])
+    planned = onward.memory_report(program)
     session = onward.TrainingSession(program, providers=[provider])
-    if inlined:  # the memory of the opened graph does not count
+    if provider == PROVIDERS["onnxruntime"]:  # the memory of the opened graph does not count
         session._engine._open_fused_step()
     return lambda: float(session.step(feeds)["loss"]), planned
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--provider", choices=tuple(PROVIDERS))
-    parser.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=list(ROWS))
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--one", choices=tuple(ROWS), help="measure one row in this process")
-    given = parser.parse_args()
-    provider = given.provider or ("onnxruntime" if given.device == "cpu" else "torch")
-    if given.one:
-        warnings.simplefilter("ignore")
-        measure = on_cpu if given.device == "cpu" else on_cuda
-        print(json.dumps(measure(given.one, provider, given.small)))
-        return
+# -- the largest batch -----------------------------------------------------------------------------
+
+
+def find_largest(fits: Callable[[int], bool], first: int, share: float = 0.1) -> int:
+    """The largest number that fits, to within a share of it; 0 if 1 does not.
+
+    >>> find_largest(lambda batch: batch <= 43, 8, 0.0)
+    43
+    """
+    most, too_many = 0, None
+    batch = first
+    while too_many is None or too_many - most > max(1, int(share * most)):
+        if fits(batch):
+            most = batch
+        else:
+            too_many = batch
+        batch = 2 * most if too_many is None else (most + too_many) // 2
+    return most
+
+
+def search_largest(row: str, given: argparse.Namespace) -> dict[str, Any]:
+    """The largest batch with which a row trains, in a process for each batch."""
+    tried: dict[int, str] = {}
+
+    def fits(batch: int) -> bool:
+        done = measure(row, given, ["--batch", str(batch), "--limit", str(given.limit)])
+        is_short = "out of memory" in done.stderr.lower()
+        if done.returncode and not is_short:
+            raise RuntimeError(f"{row}, batch {batch}: {last_line(done.stderr)}")
+        tried[batch] = "too large" if done.returncode else "trains"
+        print(f"  {row:8}  batch {batch:5}  {tried[batch]}", flush=True)
+        return not done.returncode
+
+    largest = find_largest(fits, given.batch)
+    print(f"{row:8}  {largest:5} samples in {given.limit:g} GiB", flush=True)
+    return {"row": row, "largest": largest, "gib": given.limit, "tried": tried}
+
+
+# -- all of them -----------------------------------------------------------------------------------
+
+
+def measure(row: str, given: argparse.Namespace, more: list[str]) -> Any:
+    """Measure a row in a process of its own."""
+    command = [sys.executable, __file__, "--one", row, "--device", given.device]
+    command += ["--provider", given.provider, *["--small"] * given.small, *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def last_line(text: str) -> str:
+    return (text.strip() or "no message").splitlines()[-1]
+
+
+def compare(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure all rows against the first."""
     found: list[dict[str, Any]] = []
     for row in given.rows:
-        command = [sys.executable, __file__, "--one", row, "--device", given.device]
-        command += ["--provider", provider, *["--small"] * given.small]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = measure(row, given, ["--batch", str(given.batch)])
         if done.returncode:
-            print(f"{row:8}  failed: {done.stderr.strip().splitlines()[-1]}")
+            print(f"{row:8}  failed: {last_line(done.stderr)}")
             continue
         figures = json.loads(done.stdout.splitlines()[-1])
         losses = figures.pop("losses")
@@ -173,8 +246,37 @@ def main() -> None:
             f"{figures['planned'] / 1e6:8.1f} MB  loss {figures['loss']:.1e}",
             flush=True,
         )
+    return found
+
+
+def main() -> None:
+    rows = [*ROWS, EAGER]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--provider", choices=tuple(PROVIDERS))
+    parser.add_argument("--rows", nargs="+", choices=rows)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--batch", type=int, default=16, help="samples, on CUDA")
+    parser.add_argument("--largest", action="store_true", help="search the largest batch, on CUDA")
+    parser.add_argument("--limit", type=float, help="GiB of the GPU that a step may take")
+    parser.add_argument("--one", choices=rows, help="measure one row in this process")
+    given = parser.parse_args()
+    is_cuda = given.device == "cuda"
+    given.provider = given.provider or ("inductor" if is_cuda else "onnxruntime")
+    if given.one:
+        warnings.simplefilter("ignore")
+        row = (given.one, given.provider, given.small)
+        print(json.dumps(on_cuda(*row, given.batch, given.limit) if is_cuda else on_cpu(*row)))
+        return
+    if given.largest:
+        given.limit = 24.0 if given.limit is None else given.limit
+        found = [search_largest(row, given) for row in given.rows or SEARCHED]
+    else:
+        given.rows = given.rows or (ON_CUDA if is_cuda else list(ROWS))
+        found = compare(given)
     if not given.small:
-        path = report.write("memory_budget", found, device=given.device, provider=provider)
+        name = "memory_batch" if given.largest else "memory_budget"
+        path = report.write(name, found, device=given.device, provider=given.provider)
         print(Path(path).name)
 
 

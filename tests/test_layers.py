@@ -72,7 +72,6 @@ OPTIONAL = {
     "mlflow",
     "wandb",
     "trackio",
-    "networkx",
     "optuna",
     "flwr",
     "model_signing",

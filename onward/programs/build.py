@@ -38,6 +38,7 @@ from onward.programs.custom_state import check_state, return_state
 from onward.programs.input_tensors import InputTensors
 from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
+from onward.programs.memory.engine_memory import EVERY_VALUE, FindEngineMemory
 from onward.programs.memory.optimize_memory import optimize_memory
 from onward.programs.options import TrainingOptions
 from onward.programs.precision.float8_products import NEW_HISTORY, Float8Products, use_float8
@@ -76,8 +77,12 @@ def build_program(
     options: TrainingOptions | Mapping[str, Any] | None = None,
     *,
     shares_batch_norms: bool = False,  # over processes
+    engine: FindEngineMemory | None = None,
 ) -> Program:
-    """Compile a model, a loss and an optimizer to the graphs that a training session runs."""
+    """Compile a model, a loss and an optimizer to the graphs that a training session runs.
+
+    `engine` finds what the engine keeps of the train graph, for the plan of a Memory option.
+    """
     settings = TrainingOptions.of(options)
     if loss is None or optimizer is None:
         missing = "loss" if loss is None else "optimizer"
@@ -111,6 +116,7 @@ def build_program(
     if float8 is not None:
         fed.initial[FLOAT8_HISTORY] = float8.initial
         state[FLOAT8_HISTORY] = NEW_HISTORY
+    kept_memory = EVERY_VALUE if engine is None else engine(train)
     if settings.memory is not None:
         if sums:
             raise OptionError(
@@ -118,7 +124,7 @@ def build_program(
                 "leave out memory, or let each process normalise its own batch"
             )
         kept_outputs = [LOSS, *base.outputs, *state.values()]
-        optimize_memory(train, kept_outputs, gradients.values(), settings.memory)
+        optimize_memory(train, kept_outputs, gradients.values(), settings.memory, kept_memory)
     warn_of_exporter(base.model, gradients, base.guesses)
     _warn_of_unrepeatable_nodes(train)
     for graph in (evaluated, predicted):
@@ -155,6 +161,7 @@ def build_program(
         predict=predicted,
         updates=updates,
         draws=draws,
+        memory=kept_memory,
     )
 
 

@@ -23,6 +23,7 @@ from onward.optimizers.schedules import Schedule
 from onward.programs.batch_weights import BatchWeight
 from onward.programs.derived_feeds import PackedRows
 from onward.programs.label_ranges import LabelRange
+from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
     import onnx_ir as ir
@@ -185,3 +186,4 @@ class Program:
     predict: ir.Model
     updates: tuple[ir.Model, ...]  # of layout.updates, in order
     draws: Draws | None = None  # the random numbers that `train` draws; None: none
+    memory: EngineMemory = EVERY_VALUE  # of the engine that it was planned for

@@ -7,16 +7,15 @@ reductions, random draws) and what the backward reads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 
-import networkx
 import onnx_ir as ir
 
 from onward.graph.operators import ELEMENTWISE, REARRANGING, VIEWS
 from onward.graph.scopes import COMPOSITES, ancestors, bodies, reads
 from onward.passes.random_functions import MASKED_SCALE
 from onward.passes.rewrite import Names, copy_node
+from onward.programs.memory.minimum_cut import INFINITE, Network
 
 CHEAP = ELEMENTWISE | REARRANGING - {"Compress"} | {MASKED_SCALE}
 _SUMS = {"Add", "Sum"}
@@ -113,32 +112,28 @@ def _cheapest_cut(
     bytes_of: Callable[[ir.Value], int | None],
 ) -> set[ir.Value]:
     """The values to save: from them, cheap nodes compute all that is needed."""
-    network = networkx.DiGraph()
-    network.add_node(_SOURCE)
-    network.add_node(_SINK)
+    network = Network()
+    network.add(_SOURCE, _SINK, 0)
     todo, seen = list(needed), set(needed)
     while todo:
         value = todo.pop()
         known = bytes_of(value)
         size = _UNKNOWN_BYTES if known is None else known
         is_given = value.producer() is None  # an input: it is there anyway
-        network.add_edge(
-            (value, "in"),
-            (value, "out"),
-            capacity=0 if is_given else 2 * size * _DEPTHS + recomputable.effort(value),
-        )
+        capacity = 0 if is_given else 2 * size * _DEPTHS + recomputable.effort(value)
+        network.add((value, "in"), (value, "out"), capacity)
         if value in needed:
-            network.add_edge((value, "out"), _SINK, capacity=math.inf)
+            network.add((value, "out"), _SINK, INFINITE)
         sources = recomputable.sources(value)
         if sources is None:
-            network.add_edge(_SOURCE, (value, "in"), capacity=math.inf)
+            network.add(_SOURCE, (value, "in"), INFINITE)
         for source in sources or ():
-            network.add_edge((source, "out"), (value, "in"), capacity=math.inf)
+            network.add((source, "out"), (value, "in"), INFINITE)
             if source not in seen:
                 seen.add(source)
                 todo.append(source)
-    _, (near, _) = networkx.minimum_cut(network, _SOURCE, _SINK)
-    return {value for value in seen if (value, "in") in near and (value, "out") not in near}
+    far = network.far_side(_SOURCE, _SINK)
+    return {value for value in seen if (value, "in") not in far and (value, "out") in far}
 
 
 class _Copies:

@@ -22,7 +22,8 @@ def plan_run_memory(
     config = resolve_automatic(config, {}, model, data, validation)
     plan = make_plan(config, model, data, validation)
     options = with_memory(plan, config)
-    program = compile_training(plan.adapted.model, plan.loss, plan.optimizer, options)
-    provider = "" if config.provider is None else read_provider(config.provider)
+    provider = read_provider(config.provider or "cpu")  # onnxruntime is the default
+    given = (plan.adapted.model, plan.loss, plan.optimizer, options)
+    program = compile_training(*given, providers=[provider])
     name = provider if isinstance(provider, str) else provider[0]
     return memory_report(program, first_sizes(plan), inlined=name not in (TORCH, INDUCTOR))

@@ -6,9 +6,6 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-import pytest
-
-pytest.importorskip("networkx")
 
 import onward
 from onward.gradients.model import extend

@@ -139,7 +139,7 @@ def _hints(
     progress("recomputation")
     recomputed = estimator.costs.recomputed_activations(nearest.rows)
     activations = nearest.memory.activations
-    if recomputed is not None and recomputed < activations:
+    if recomputed < activations:
         enough = nearest.missing <= activations - recomputed
         yield (
             "recomputation of cheap values in the backward pass would take activations from "

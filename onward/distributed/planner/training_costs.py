@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -17,15 +16,10 @@ from onward.graph.random_feeds import check_sizes, names_of_size
 from onward.graph.scopes import reads
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.value_dependent import infer_computed_shapes
-from onward.lazy import LazyModule
 from onward.measure.memory.budget import VIEWS
 from onward.passes.prune import drop_unused
 from onward.programs.program import LOSS, Program
-
-if TYPE_CHECKING:
-    from onward.programs import recompute
-else:  # it needs networkx, which not every installation has
-    recompute = LazyModule("onward.programs.recompute")
+from onward.programs.recompute import recompute_cheap_values
 
 Names = Sequence[str]
 _PRIMES = (499, 503, 509, 521, 523, 541, 547, 557)
@@ -75,14 +69,11 @@ class TrainingCosts:
         """The most bytes of values that are alive at once, without gradients of parameters."""
         return self._peak(self.train, rows)
 
-    def recomputed_activations(self, rows: int) -> int | None:
-        """The same, if the backward pass computed cheap values again; None: without networkx."""
+    def recomputed_activations(self, rows: int) -> int:
+        """The same, if the backward pass computed cheap values again."""
         layout, train = self.program.layout, self.train.clone()
         outputs = [LOSS, *layout.outputs, *layout.state.values()]
-        try:
-            recompute.recompute_cheap_values(train, outputs, self.bytes_of(rows))
-        except ImportError:
-            return None
+        recompute_cheap_values(train, outputs, self.bytes_of(rows))
         return self._peak(train, rows)
 
     def bytes_of(self, rows: int) -> Callable[[ir.Value], int]:

@@ -31,8 +31,13 @@ class ForwardBackward:
         return not (storage.is_graph_output() or value.is_graph_output())
 
 
-def divide_train_graph(graph: ir.Graph, outputs: Collection[str]) -> ForwardBackward:
-    """Divide a train graph; `outputs` are those of the forward pass."""
+def divide_train_graph(
+    graph: ir.Graph, outputs: Collection[str], fixed: Collection[str] = ()
+) -> ForwardBackward:
+    """Divide a train graph; `outputs` are those of the forward pass.
+
+    `fixed` names values that are never replaced by copies.
+    """
     wanted = [value for value in graph.outputs if value.name in outputs]
     needed = ancestors(graph, wanted)
     nodes = list(graph)
@@ -46,15 +51,15 @@ def divide_train_graph(graph: ir.Graph, outputs: Collection[str]) -> ForwardBack
     backward = set(nodes).difference(forward)
     place = {value: i for i, node in enumerate(forward) for value in node.outputs}
     waiting: dict[ir.Value, None] = {}
-    fixed: set[ir.Value] = set()
+    kept = {value for value in place if value.name in fixed}
     for node in nodes:
         if node not in backward:
             continue
         read = [value for value in sources(node) if value in place]
         waiting.update(dict.fromkeys(read))
         if bodies(node):  # what a subgraph reads is not replaced
-            fixed.update(read)
-    return ForwardBackward(nodes, forward, backward, place, list(waiting), fixed)
+            kept.update(read)
+    return ForwardBackward(nodes, forward, backward, place, list(waiting), kept)
 
 
 def hoist_shapes(graph: ir.Graph, parts: ForwardBackward) -> None:

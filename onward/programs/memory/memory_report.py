@@ -15,9 +15,14 @@ from onward.passes.composites import inline_calls
 from onward.passes.memory_functions import OFFLOAD, is_barrier
 from onward.passes.pipelines import TRAINING
 from onward.programs.memory.forward_backward import divide_train_graph, storages
-from onward.programs.memory.repeat_nodes import COPY_OF, without_copies
+from onward.programs.memory.repeat_nodes import without_copies
 from onward.programs.memory.schedule import make_schedule, peak_of
-from onward.programs.memory.train_sizes import measure_train_graph, node_key, sizes_of_feeds
+from onward.programs.memory.train_sizes import (
+    COPY_OF,
+    measure_train_graph,
+    node_key,
+    sizes_of_feeds,
+)
 from onward.programs.program import LOSS, Program
 
 
@@ -102,8 +107,9 @@ def memory_report(
 ) -> MemoryReport:
     """Count the memory of a program's step from its graph.
 
-    `feeds` are feeds, or sizes of open dimensions ({"batch": 32}). `inlined`: for an engine without
-    kernels for calls of domain `onward`, such as onnxruntime.
+    `feeds` are feeds, or sizes of open dimensions ({"batch": 32}). A program that was compiled for
+    `providers` is counted as the first of them runs it; `inlined`: for any other engine without
+    kernels for calls of domain `onward`.
     """
     program = given if isinstance(given, Program) else given.neutral
     if program is None:
@@ -113,10 +119,11 @@ def memory_report(
         )
     sizes = sizes_of_feeds(program.train.graph.inputs, feeds or {})
     after, before = (
-        _engine_graph(model, inlined) for model in (program.train, without_copies(program.train))
+        _engine_graph(model, program, inlined)
+        for model in (program.train, without_copies(program.train))
     )
     layout = program.layout
-    measured = measure_train_graph(after, sizes)
+    measured = measure_train_graph(after, sizes, program.memory)
     repeated = [node for node in after.graph if COPY_OF in node.metadata_props]
     held = layout.tensors()
     trained = {parameter.name: parameter for parameter in layout.parameters}
@@ -137,8 +144,11 @@ def memory_report(
     )
 
 
-def _engine_graph(train: ir.Model, inlined: bool) -> ir.Model:
+def _engine_graph(train: ir.Model, program: Program, inlined: bool) -> ir.Model:
+    """A copy of a train graph as the engine runs it."""
     model = train.clone()
+    if program.memory.lower is not None:
+        return program.memory.lower(model)
     return TRAINING(inline_calls(model, is_barrier)) if inlined else model
 
 
@@ -146,7 +156,7 @@ def _activations(train: ir.Model, program: Program, sizes: Mapping[str, int]) ->
     layout = program.layout
     outputs = [LOSS, *layout.outputs, *layout.state.values()]
     measured, parts = (
-        measure_train_graph(train, sizes),
+        measure_train_graph(train, sizes, program.memory),
         divide_train_graph(train.graph, outputs),
     )
     everything = storages(parts.place)

@@ -11,6 +11,8 @@ from onward.errors import OptionError
 from onward.formatting import show_bytes
 from onward.graph.operators import PRODUCTS, RECURRENT, named
 from onward.message_text import suggest_names
+from onward.passes.prune import drop_unused
+from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 from onward.programs.memory.forward_backward import (
     ForwardBackward,
     can_repeat,
@@ -31,21 +33,26 @@ _REPEATING_CALLS = named("AttentionGrad")
 
 
 def optimize_memory(
-    train: ir.Model, outputs: Sequence[str], gradients: Collection[str], memory: Memory
+    train: ir.Model,
+    outputs: Sequence[str],
+    gradients: Collection[str],
+    memory: Memory,
+    engine: EngineMemory = EVERY_VALUE,
 ) -> ir.Model:
     """Apply a Memory to a train graph, in place.
 
     `outputs` are those of the forward pass; `gradients`, those of parameters, are not activations.
     """
-    sizes = measure_train_graph(train, memory.sizes)
+    drop_unused(train)  # unused nodes would count as readers of the backward pass
+    sizes = measure_train_graph(train, memory.sizes, engine)
     hoist_shapes(train.graph, divide_train_graph(train.graph, outputs))
-    parts = divide_train_graph(train.graph, outputs)
+    parts = divide_train_graph(train.graph, outputs, engine.fixed)
     chosen = choose_saved(parts, sizes, gradients, memory)
     if chosen is not None:
         calls = [n for n in parts.backward if n.op_type in _REPEATING_CALLS and n.domain]
         repeat_nodes(train, parts, chosen.saved, calls)
     if memory.offload or memory.stash is not None:
-        parts = divide_train_graph(train.graph, outputs)
+        parts = divide_train_graph(train.graph, outputs, engine.fixed)
         is_quantized = memory.stash is not None
         stash_values(train, parts, sizes, offload=memory.offload, eight_bits=is_quantized)
     return train

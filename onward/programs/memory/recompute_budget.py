@@ -15,6 +15,7 @@ from onward.programs.memory.schedule import make_schedule, peak_of
 _PRICES = tuple(2.0**-i for i in (0, 1, 2, 3, 4, 5, 6, 8, 12))  # of a byte's time, in bytes
 _LAYERS = (2, 4, 6, 8, 12, 16, 24, 32)
 _SMALLEST_LAYER = 3  # nodes
+_ABOUT = 1.02  # of the lowest peak: not worth more time
 _LATER = 0.25  # how much more a byte of the last layer costs: it waits for a shorter time
 
 
@@ -61,9 +62,12 @@ class BudgetSearch:
         """The choice with the lowest peak, whatever it costs."""
         found = [self.nothing_repeated()]
         for boundaries in self._divisions():
-            always = _crossing(boundaries)
-            found.append(self.evaluate(self._search.cheapest(_PRICES[-1], always)))
-        return min(found, key=lambda choice: (choice.peak, choice.time))
+            saved = self._search.cheapest(_PRICES[-1], _crossing(boundaries))
+            found.append(self.evaluate(saved))
+            found.append(self.evaluate(saved | self._end_of_forward(boundaries)))
+        least = min(choice.peak for choice in found)
+        enough = [choice for choice in found if choice.peak <= _ABOUT * least]
+        return min(enough, key=lambda choice: choice.time)
 
     def fit(self, budget: int) -> Choice | None:
         """The fastest choice whose peak is within the budget; None if there is none."""
@@ -72,6 +76,11 @@ class BudgetSearch:
         found = [self._fit_layers(each, budget) for each in self._divisions()]
         fitting = [choice for choice in found if choice is not None]
         return min(fitting, key=lambda choice: choice.time, default=None)
+
+    def _end_of_forward(self, boundaries: Sequence[Boundary]) -> set[ir.Value]:
+        """What waits of the last layer: the backward pass starts there, and needs it at once."""
+        start = max((each.after for each in boundaries), default=-1)
+        return {v for v in self._search.all_saved() if self._parts.place[v] > start}
 
     def _divisions(self) -> list[list[Boundary]]:
         """Ways to cut the forward pass into layers."""

@@ -12,9 +12,8 @@ from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, copy_node
 from onward.programs.memory.forward_backward import ForwardBackward, sources
 from onward.programs.memory.schedule import Step, make_schedule
-from onward.programs.memory.train_sizes import node_key
+from onward.programs.memory.train_sizes import COPY_OF, node_key
 
-COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original
 RESTORES = "onward.restores"  # metadata of a call: the value whose stashed form it restores
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -19,8 +19,8 @@ from onward.passes.memory_functions import (
 )
 from onward.passes.rewrite import Names
 from onward.programs.memory.forward_backward import ForwardBackward, sources, storage_of
-from onward.programs.memory.repeat_nodes import COPY_OF, RESTORES
-from onward.programs.memory.train_sizes import TrainSizes, node_key
+from onward.programs.memory.repeat_nodes import RESTORES
+from onward.programs.memory.train_sizes import COPY_OF, TrainSizes, node_key
 
 _SMALLEST = 1 << 16  # bytes: to move or convert less takes longer than it is worth
 _AHEAD = 32  # backward nodes that run while a value is fetched

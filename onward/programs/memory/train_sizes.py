@@ -21,7 +21,9 @@ from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.message_text import list_names
 from onward.passes.memory_functions import BLOCK, QUANTIZE
 from onward.passes.prune import drop_unused
+from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 
+COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original
 ASSUMED = 64  # an open dimension without a size
 _PROBE = 61  # the same while it is found out which of them others determine
 _CALL = "onward.memory.call"  # metadata: the first output of the call that a node belongs to
@@ -66,10 +68,13 @@ def node_key(node: ir.Node) -> str:
     return next((str(value.name) for value in node.outputs if value.name), "")
 
 
-def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes:
+def measure_train_graph(
+    train: ir.Model, sizes: Mapping[str, int], engine: EngineMemory = EVERY_VALUE
+) -> TrainSizes:
     """Infer the sizes of a train graph, which is not changed.
 
     `sizes` are those of open dimensions, by name ("batch") or by input and place ("tokens:1").
+    `engine` says which values take less memory than their size.
     """
     told, assumed = _open_sizes(train, sizes)
     if assumed:  # such as labels with a row for each token: batch * time
@@ -85,6 +90,7 @@ def measure_train_graph(train: ir.Model, sizes: Mapping[str, int]) -> TrainSizes
         except UnknownShape:
             unsized.append(str(value.name))
     _add_stashed(train.graph, nbytes)
+    _bound(train.graph, nbytes, engine.most_bytes)
     outer = {str(v.name) for node in train.graph for v in node.outputs} - nbytes.keys()
     unknown = [name for name in unsized if name in outer]
     costs: dict[str, Cost] = {}
@@ -119,6 +125,17 @@ def _add_stashed(graph: ir.Graph, nbytes: dict[str, int]) -> None:
         blocks = math.ceil(nbytes[str(value.name)] / itemsize / BLOCK)
         sizes = (blocks * BLOCK, int(blocks * itemsize))
         nbytes.update({str(v.name): size for v, size in zip(node.outputs, sizes)})
+
+
+def _bound(graph: ir.Graph, nbytes: dict[str, int], most: Mapping[str, int]) -> None:
+    """Lower the bytes of values, and of their copies, to those that an engine keeps."""
+    for node in graph if most else ():
+        original = node.metadata_props.get(COPY_OF)
+        for i, value in enumerate(node.outputs):
+            names = [str(value.name), *([original] if original and not i else [])]
+            limit = min((most[name] for name in names if name in most), default=None)
+            if limit is not None and names[0] in nbytes:
+                nbytes[names[0]] = min(nbytes[names[0]], limit)
 
 
 def _with_sizes(train: ir.Model, sizes: Mapping[str, int]) -> ir.Model:

@@ -59,6 +59,35 @@ def fuse_cross_entropy(model: ir.Model, most_classes: int = MOST_CLASSES) -> Non
         graph.sort()
 
 
+@dataclass(frozen=True)
+class FusedScores:
+    """The values of a linear layer and its loss that one operator replaces."""
+
+    x: ir.Value  # that it reads in place of the forward and the backward pass
+    scores: ir.Value  # in memory a chunk at a time
+    others: tuple[ir.Value, ...]  # never in memory: probabilities and gradients of the scores
+
+
+def find_fused_scores(model: ir.Model, most_classes: int = MOST_CLASSES) -> list[FusedScores]:
+    """What `fuse_cross_entropy` would replace in a model."""
+    calls = [node for node in model.graph if is_call(node) and node.op_type == GRADIENT]
+    matches = filter(None, (_find(call, most_classes) for call in calls))
+    return [_fused_scores(match) for match in matches]
+
+
+def _fused_scores(match: _Match) -> FusedScores:
+    between: list[ir.Value] = []
+    value = match.loss.inputs[0]
+    assert value is not None
+    while (node := value.producer()) is not None and not node.domain and node.op_type in _PASSED:
+        between.append(value)
+        value = node.inputs[0]
+        assert value is not None
+    gradients = [each for _, each in _after(match.gradient.outputs[0])]
+    others = (match.loss.outputs[1], match.gradient.outputs[0], *gradients, *between)
+    return FusedScores(match.x, value, tuple(dict.fromkeys(others)))
+
+
 # -- finding --------------------------------------------------------------------------------------
 
 

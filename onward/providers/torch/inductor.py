@@ -25,6 +25,10 @@ _CAPTURED: dict[str | None, str | None] = {
 # reductions were slower (ResNet-50 on an H200).
 _STEP: dict[str, Any] = {"combo_kernels": True, "combo_kernels_pointwise_only": True}
 
+# Inductor would move each gradient to the end of a step, where all of them are joined, and keep
+# what it is computed from until then.
+_ORDER: dict[str, Any] = {"reorder_for_locality": False}
+
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:
     """InductorExecutionProvider from a session's options.
@@ -47,14 +51,14 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
             else _with_eager_fallback(call, function, log_of(options))
         )
 
+    step_mode = _CAPTURED.get(mode, mode)
     return TorchProvider(
         "InductorExecutionProvider",
         device,
         functools.partial(compile_in, mode),
         captured=on_gpu and mode in _CAPTURED,
-        step_compiler=functools.partial(
-            compile_in, _CAPTURED.get(mode, mode), **(_STEP if on_gpu else {})
-        ),
+        step_compiler=functools.partial(compile_in, step_mode, **(_STEP if on_gpu else {})),
+        ordered_compiler=functools.partial(compile_in, step_mode, **_ORDER),
         captures_steps=on_gpu and bool(given.get("capture", True)),
     )
 

@@ -74,7 +74,8 @@ class TorchProvider:
     """Runs graphs in torch, operator by operator or compiled by `compiled`.
 
     With `captured`, a compiled graph runs as a CUDA graph: a run overwrites earlier results. The
-    functions of training are compiled by `step_compiler` and recorded if `captures_steps`.
+    functions of training are compiled by `step_compiler` and recorded if `captures_steps`;
+    `ordered_compiler` does not move nodes away from where they need the least memory.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class TorchProvider:
         profiled: bool = False,
         captured: bool = False,
         step_compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        ordered_compiler: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         captures_steps: bool = False,
     ) -> None:
         self.name, self._device, self._compiled = name, device, compiled
         self._profiled = profiled
         self.captured = captured
         self.step_compiler, self.captures_steps = step_compiler, captures_steps
+        self.ordered_compiler = ordered_compiler or step_compiler
 
     @property
     def device(self) -> torch.device:
@@ -102,6 +105,11 @@ class TorchProvider:
         """The CUDA capability of the device; None: it is not a GPU with CUDA."""
         on_gpu = self._device.type == "cuda"
         return torch.cuda.get_device_capability(self._device) if on_gpu else None
+
+    @property
+    def fuses_cross_entropy(self) -> bool:
+        """Whether a linear layer and its cross entropy are one operator, which needs Triton."""
+        return self._device.type == "cuda"
 
     @property
     def compiler(self) -> Callable[[Callable[..., Any]], Callable[..., Any]] | None:
@@ -136,8 +144,9 @@ class TorchProvider:
     def lower(self, model: ir.Model, notes: NodeTimer | None = None) -> Lowered:
         """A model as a torch module on this device."""
         fuse_attention(model, self._device)
-        if self._device.type == "cuda":
+        if self.fuses_cross_entropy:
             fuse_cross_entropy(model)
+        if self._device.type == "cuda":
             fuse_linear(model)
             if self.step_compiler is not None:
                 fuse_norm_gradients(model)

@@ -42,18 +42,30 @@ _AT_ONCE = 1 << 20  # elements that an update of sharded vectors takes: its resu
 
 
 def to_program(
-    model: Any, loss: Any, optimizer: Any, options: TrainingOptions | Mapping[str, Any] | None
+    model: Any,
+    loss: Any,
+    optimizer: Any,
+    options: TrainingOptions | Mapping[str, Any] | None,
+    providers: Asked = None,
 ) -> TrainingProgram:
-    """The given program, or the one compiled from a model."""
+    """The given program, or the one compiled from a model, its memory planned for its provider."""
     given = load_program(model) if is_saved_program(model) else model
     if not isinstance(given, TrainingProgram):
-        return compile_training(given, loss, optimizer, options)
+        planned = None if _memory_of(options) is None else providers
+        return compile_training(given, loss, optimizer, options, providers=planned)
     if loss is not None or optimizer is not None or options is not None:
         raise OptionError(
             "a compiled program has its loss, optimizer and options\n"
             "give them to compile_training, or give the model here"
         )
     return given
+
+
+def _memory_of(options: TrainingOptions | Mapping[str, Any] | None) -> Any:
+    """The Memory of options that are not checked yet."""
+    if isinstance(options, Mapping):
+        return options.get("memory")
+    return getattr(options, "memory", None)
 
 
 class OpenedTraining(NamedTuple):
@@ -169,8 +181,11 @@ class ProgramGraphOpener:
         """Options with which nodes run in the graph's order, if the program asks for it."""
         if options.native is not None or not self._program.keeps_order:
             return options
+        # onnxruntime would keep the memory of a value for one of the same shape that comes later
         order = ExecutionOrder.PRIORITY_BASED
-        return replace(options, execution_order=order, enable_mem_pattern=False)
+        return replace(
+            options, execution_order=order, enable_mem_pattern=False, enable_mem_reuse=False
+        )
 
     def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
         """A session on the CPU provider alone, bound in place: other providers copy."""

@@ -79,7 +79,7 @@ class TrainingSession:
     ) -> None:
         self._lock = threading.RLock()
         self._program: TrainingProgram = (
-            to_program(model, loss, optimizer, options)
+            to_program(model, loss, optimizer, options, providers)
             if parallel is None
             else _distribution.distributed_program(model, loss, optimizer, options, parallel)
         )

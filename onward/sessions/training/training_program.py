@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from onward.programs import build as building
     from onward.programs.options import TrainingOptions
     from onward.programs.program import Layout, Parameter, Program, Settings
+    from onward.providers.choose import Asked
     from onward.providers.ort import processor_probe
     from onward.providers.ort.training import lowering
+    from onward.sessions.training import planned_engine as planning
 else:  # they build graphs; a saved program does not need them
     building = LazyModule("onward.programs.build")
     processor_probe = LazyModule("onward.providers.ort.processor_probe")
     lowering = LazyModule("onward.providers.ort.training.lowering")
+    planning = LazyModule("onward.sessions.training.planned_engine")
 
 
 class TrainingProgram:
@@ -110,9 +113,15 @@ def compile_training(
     loss: Loss | None,
     optimizer: Optimizer | None,
     options: TrainingOptions | Mapping[str, Any] | None = None,
+    *,
+    providers: Asked = None,
 ) -> TrainingProgram:
-    """Build the graphs of a TrainingSession: for the step, for evaluation and for updates."""
-    return TrainingProgram(building.build_program(model, loss, optimizer, options))
+    """Build the graphs of a TrainingSession: for the step, for evaluation and for updates.
+
+    The program runs on any engine; with `providers`, its memory is planned for the first of them.
+    """
+    engine = None if providers is None else planning.planned_engine(providers)
+    return TrainingProgram(building.build_program(model, loss, optimizer, options, engine=engine))
 
 
 def load_program(folder: str | os.PathLike[str]) -> TrainingProgram:

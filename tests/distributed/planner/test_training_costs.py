@@ -136,7 +136,6 @@ def test_a_fixed_batch_is_kept() -> None:
 
 
 def test_recomputation_keeps_fewer_bytes() -> None:
-    pytest.importorskip("networkx")
     op, rng = OpBuilder(20), np.random.default_rng(0)
     h = op.input("x", "float32", ("batch", 64))
     for i in range(3):
@@ -144,7 +143,7 @@ def test_recomputation_keeps_fewer_bytes() -> None:
         h = op.Exp(op.Neg(op.Sin(op.MatMul(h, w))))
     costs = measure_costs(compile_classifier(op.model(scores=h)))
     recomputed = costs.recomputed_activations(128)
-    assert recomputed is not None and recomputed < costs.activations(128)
+    assert recomputed < costs.activations(128)
 
 
 def test_attention_has_sizes_everywhere() -> None:

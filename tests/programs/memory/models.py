@@ -10,7 +10,9 @@ import onnx_ir as ir
 import onward
 
 
-def transformer(batch: int | str = 4, time: int = 16, layers: int = 2, size: int = 32) -> ir.Model:
+def transformer(
+    batch: int | str = 4, time: int = 16, layers: int = 2, size: int = 32, *, biased: bool = True
+) -> ir.Model:
     """Pre-norm attention and GELU layers; logits of (batch * time, 50)."""
     op, rng = onward.OpBuilder(), np.random.default_rng(0)
     count = iter(range(10_000))
@@ -40,7 +42,8 @@ def transformer(batch: int | str = 4, time: int = 16, layers: int = 2, size: int
         x = op.Add(x, linear(op.Reshape(mixed, np.array([-1, time, size])), size, size))
         wide = op.Gelu(linear(norm(x), size, 4 * size))
         x = op.Add(x, op.Dropout(linear(wide, 4 * size, size), np.float32(0.1), True))
-    logits = op.Reshape(linear(norm(x), size, 50), np.array([-1, 50]))
+    scores = linear(norm(x), size, 50) if biased else op.MatMul(norm(x), weight(size, 50))
+    logits = op.Reshape(scores, np.array([-1, 50]))
     return op.model(logits=logits)
 
 

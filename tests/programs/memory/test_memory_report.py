@@ -75,3 +75,14 @@ def test_saved_programs_have_no_report(tmp_path: Any) -> None:
     )
     with pytest.raises(OptionError, match="a program that was saved has no graphs"):
         onward.memory_report(loaded)
+
+
+def test_report_counts_the_graph_that_onnxruntime_runs() -> None:
+    """It runs a Gelu and its gradient in pieces, whose values wait in addition."""
+    given = (transformer(16), losses.CrossEntropy(), optimizers.SGD(lr=0.1), {"outputs": []})
+    neutral = onward.compile_training(*given)
+    lowered = onward.compile_training(*given, providers=["CPUExecutionProvider"])
+    inlined = onward.memory_report(neutral, inlined=True)
+    report = onward.memory_report(lowered)
+    assert report.activations.peak > onward.memory_report(neutral).activations.peak
+    assert report.activations.peak >= inlined.activations.peak and not report.unknown

@@ -1,7 +1,8 @@
 """Calls that say when and where a value is kept in memory (passes/memory_functions.py).
 
 On CUDA, values move to pinned host memory and back on a stream of their own, while the device
-computes. On a CPU, and in compiled code, they stay where they are.
+computes. On a CPU, and in compiled code, they stay where they are. Two operators of the private
+domain `onward.torch` keep compiled code in order (training/compiled_order.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from onward.passes.memory_functions import (
 )
 from onward.providers.torch.copy_stream import copy_stream
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
+from onward.providers.torch.kernels.attention_grad import DOMAIN
+
+CHANGE_AFTER, COPY_AFTER = "ChangeAfter", "CopyAfter"
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
@@ -33,6 +37,48 @@ composite = functools.partial(kernel, domain=COMPOSITES)
 def run_after(x: Tensor, token: Unused = None) -> Tensor:
     """x: torch runs nodes in the graph's order, and merges none"""
     return x
+
+
+# -- order in compiled code ------------------------------------------------------------------------
+
+
+@kernel(CHANGE_AFTER, domain=DOMAIN)
+def change_after(x: Tensor, token: Tensor) -> Tensor:
+    """x; for a compiler, changed once the token is computed"""
+    if _overlaps(x):  # elements that share memory cannot be changed
+        return copy_after(x, token)
+    torch.ops.onward.change_after(x, token)
+    return x
+
+
+@kernel(COPY_AFTER, domain=DOMAIN)
+def copy_after(x: Tensor, token: Tensor) -> Tensor:
+    """A copy of x, once the token is computed"""
+    copied: Tensor = torch.ops.onward.copy_after(x, token)
+    return copied
+
+
+def _overlaps(x: Tensor) -> bool:
+    return any(size > 1 and not stride for size, stride in zip(x.shape, x.stride()))
+
+
+@torch.library.custom_op("onward::change_after", mutates_args=("x",))
+def _change_after(x: Tensor, token: Tensor) -> None:
+    """Do nothing. A compiler takes it for a change of x that reads the token."""
+
+
+@torch.library.custom_op("onward::copy_after", mutates_args=())
+def _copy_after(x: Tensor, token: Tensor) -> Tensor:
+    return x.clone()
+
+
+@_change_after.register_fake
+def _(x: Tensor, token: Tensor) -> None: ...
+
+
+@_copy_after.register_fake
+def _(x: Tensor, token: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 # -- host memory -----------------------------------------------------------------------------------

@@ -85,10 +85,11 @@ class TorchTraining:
                 self.store = TorchPartStore(self._layout, sharding, self._device)
                 where = self.store.update_device
             self._scalars = StepScalars(self._layout, self._device, self.lookahead, where)
+        compiler = provider.ordered_compiler if graphs.in_order else provider.step_compiler
         self._functions = StepFunctions(
-            self._layout, self.store, self._scalars, provider.step_compiler, self._keeps_memory
+            self._layout, self.store, self._scalars, compiler, self._keeps_memory
         )
-        compiles = provider.step_compiler is not None
+        compiles = compiler is not None
         self._is_whole = compiles and sharding is None and not self._layout.sums
         records = self._keeps_memory and self._device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if records else None

@@ -15,10 +15,12 @@ from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
 from onward.message_text import list_names
 from onward.passes.composites import inline_calls
+from onward.passes.memory_functions import runs_in_order
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
+from onward.providers.torch.training.compiled_order import write_barriers
 from onward.providers.torch.training.repeated_masks import repeat_masks
 
 log = logging.getLogger("onward")
@@ -62,6 +64,7 @@ class TorchGraphs:
     predict: TorchGraph
     updates: tuple[TorchGraph, ...]
     provider: TorchProvider
+    in_order: bool  # whether nodes must run in the graph's order: it takes the least memory
 
     @cached_property
     def forward_backward(self) -> tuple[TorchGraph, TorchGraph, Sequence[str]]:
@@ -78,12 +81,9 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
     """Prepare the graphs of a program for torch; None where it lacks an operator."""
 
     def prepare(model: ir.Model) -> TorchGraph:
-        copy = model.clone()
-        opsets = copy.graph.opset_imports
-        inline_calls(copy, lambda call: provider.supports(call, opsets))
-        prepared = TRAINING(copy)
+        prepared = prepare_graph(model, provider)
         if provider.step_compiler is not None:
-            repeat_masks(prepared)
+            write_barriers(repeat_masks(prepared), program.layout.fed)
         return TorchGraph(prepared, provider)
 
     graphs = TorchGraphs(
@@ -93,6 +93,7 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
         predict=prepare(program.predict),
         updates=tuple(map(prepare, program.updates)),
         provider=provider,
+        in_order=any(map(runs_in_order, program.train.graph)),
     )
     everything = [graphs.train, graphs.evaluate, graphs.predict, *graphs.updates]
     missing = dict.fromkeys(name for graph in everything for name in graph.unsupported)
@@ -102,6 +103,14 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
             list_names(missing),
         )
     return None if missing else graphs
+
+
+def prepare_graph(model: ir.Model, provider: TorchProvider) -> ir.Model:
+    """A copy of a graph of a program in which torch has a kernel for every call."""
+    copy = model.clone()
+    opsets = copy.graph.opset_imports
+    inline_calls(copy, lambda call: provider.supports(call, opsets))
+    return TRAINING(copy)
 
 
 def _is_view_of_input(value: ir.Value) -> bool:

@@ -1,0 +1,30 @@
+"""find_kept_values: what torch keeps in memory of a train graph, for its Memory option."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.passes.random_functions import DROPOUT_MASK, calls
+from onward.programs.memory.engine_memory import EngineMemory
+from onward.providers.provider import Provider
+from onward.providers.torch.fused_cross_entropy import find_fused_scores
+from onward.providers.torch.kernels.linear_cross_entropy import CHUNK
+from onward.providers.torch.provider import TorchProvider
+from onward.providers.torch.training.lowering import prepare_graph
+
+
+def find_kept_values(train: ir.Model, provider: Provider) -> EngineMemory:
+    """What a provider keeps: scores of a fused loss in chunks, no masks in compiled code."""
+    assert isinstance(provider, TorchProvider)
+    prepared = prepare_graph(train, provider)
+    most_bytes: dict[str, int] = {}
+    fixed: set[str] = set()
+    if provider.fuses_cross_entropy:
+        for each in find_fused_scores(prepared):
+            most_bytes[str(each.scores.name)] = CHUNK
+            most_bytes.update({str(value.name): 0 for value in each.others})
+            fixed.add(str(each.x.name))
+    if provider.step_compiler is not None:
+        masks = calls(prepared.graph, DROPOUT_MASK)
+        most_bytes.update({str(call.outputs[0].name): 0 for call in masks})
+    return EngineMemory(most_bytes, frozenset(fixed))
