@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from onward.distributed.communicator import Work
-from onward.distributed.exchange import Exchange
+from onward.distributed.exchange import Exchange, as_tensor
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import OptionError
@@ -46,6 +46,7 @@ class DistributedTraining:
         self._logical, self._in_segments = logical, in_segments
         self._accumulate = layout.settings.accumulate
         self._pass: _ForwardPass | None = None  # that waits for its backward pass
+        self._last_total = 0.0  # the weight of the last batch, of all processes
         self._loss: Any = None  # of the last batch, of all processes
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
@@ -97,19 +98,32 @@ class DistributedTraining:
     def _compute_whole(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
+        """Compute gradients with one graph, then sum them and the batch's weight.
+
+        A batch is taken to weigh what the last one did, so that no process waits for the others
+        before it computes. Where that was wrong, this process's gradients are corrected.
+        """
         share = BatchShare(self._groups, self._layout.weight, feeds)
+        last = draw.micro + 1 >= self._accumulate
+        guess = self._last_total if first and last else 0.0
+        guess = guess or share.total()
+        replaces = self._exchange.begin_gradients(first, scale)
+        hooks = _Hooks(self._exchange, share, scale, first, last)
+        engine, own = self._engine, self._own(draw)
+        factor = share.own / guess if guess else 0.0
+        results = engine.compute_gradients(feeds, own, scale * factor, first=replaces)
+        is_empty = results is None
         if not share.parts():
             return None
-        replaces = self._exchange.begin_gradients(first, scale)
-        hooks = _Hooks(self._exchange, share, scale, first, draw.micro + 1 >= self._accumulate)
-        engine, own = self._engine, self._own(draw)
-        results = engine.compute_gradients(feeds, own, hooks.scale(), first=replaces)
-        is_empty = results is None
         if results is None:
             engine.run_forward_segments(feeds, own, replaces, hooks)  # reads their shapes
             results = engine.skip_forward_segments(hooks)
             if replaces:
                 engine.store.clear_gradients()
+        elif share.factor() != factor:
+            for buffer in engine.store.gradient_buffers():
+                as_tensor(buffer).mul_(share.factor() / factor if factor else 0.0)
+        self._last_total = share.total()
         for bucket in range(len(self._origins)):
             hooks.after(bucket)
         self._finish_sums(self._start_sums(_ForwardPass(share, results, is_empty=is_empty)))
