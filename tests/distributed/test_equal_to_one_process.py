@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward.distributed import open_distributed
 from onward.distributed.parallel import Parallel
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part, trained
@@ -42,17 +43,22 @@ def train_part(rank: int, name: str, parallel: Parallel, providers: Any) -> Any:
         return trained(session, [part(each, rank, case["sizes"]) for each in feeds_of(case)])
 
 
-def train_all(rank: int, names: Sequence[str], parallel: Parallel, providers: Any) -> list[Any]:
+def train_all(
+    rank: int, names: Sequence[str], parallel: Parallel, providers: Any, in_segments: bool
+) -> list[Any]:
+    if in_segments:  # as between machines
+        open_distributed._runs_in_segments = lambda *_: True
     return [train_part(rank, name, parallel, providers) for name in names]
 
 
 @pytest.mark.parametrize(
-    ("bucket", "providers"),
-    [(300, None), (1 << 20, None), (300, TORCH)],
-    ids=["small buckets", "one bucket", "torch"],
+    ("providers", "in_segments"),
+    [(None, True), (None, False), (TORCH, True)],
+    ids=["segments", "one graph", "torch"],
 )
-def test_data_parallel_equals_one_process(bucket: int, providers: Any) -> None:
-    found = run_processes(train_all, 2, list(CASES), Parallel(data=2, bucket=bucket), providers)
+def test_data_parallel_equals_one_process(providers: Any, in_segments: bool) -> None:
+    parallel = Parallel(data=2, bucket=300)
+    found = run_processes(train_all, 2, list(CASES), parallel, providers, in_segments)
     for i, (name, case) in enumerate(CASES.items()):
         with open_session({**case, "providers": providers}) as session:
             expected_losses, expected = trained(session, feeds_of(case))
