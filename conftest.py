@@ -1,4 +1,4 @@
-"""Skip tests that need an optional package, and choose the sample of large tables.
+"""Skip tests that need an optional package, sample large tables, and spare the garbage collector.
 
 `@pytest.mark.sampled("case.operator")`: of a test's parameters, `make test` runs the first case of
 each operator, and the rest carries the marker `conformance`. Several names are one key together,
@@ -8,6 +8,7 @@ no name is one case of the test; of several markers, each adds its cases to the 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec  # by name: a test may replace the module's
@@ -54,12 +55,27 @@ PROVIDERS = {"OpenVINO": "openvino", "Torch": "torch", "Inductor": "torch"}  # -
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Take the tests and all modules out of garbage collections.
+
+    They are a million objects, which live until the end; each full collection would visit them,
+    for a second, and every capture of a module ends in one.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file(
     file_path: Path,
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Look for doctests in the package alone: reading all tests for them takes seconds."""
+    """Look for doctests in the package alone, where there are any: searching takes seconds."""
     found = yield
-    if PACKAGE in file_path.parents:
+    if PACKAGE in file_path.parents and b">>>" in file_path.read_bytes():
         return found
     return [each for each in found if not isinstance(each, DoctestModule)]
 

@@ -1,6 +1,6 @@
 """Train a deep classifier of digits, give it an exit, and see which images leave early.
 
-python examples/early_exit_classifier.py
+python examples/early_exit_classifier.py [--steps 200]
 
 The network has eight convolutions, the last six of them wide. An exit behind the second wide one
 answers the images that it is sure of; only the others go through the rest. Data: 1,797 images of
@@ -10,6 +10,7 @@ are read once, at the end.
 
 from __future__ import annotations
 
+import argparse
 from importlib.resources import files
 from typing import Any
 
@@ -104,4 +105,6 @@ def main(steps: int = 200) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=200, help="of each training")
+    main(parser.parse_args().steps)

@@ -69,9 +69,11 @@ def commands(text: str) -> Iterator[str]:
 
 
 WITH_CODE = [page for page in PAGES if list(python_blocks(read(page)))]
+WITH_COMMANDS = [page for page in PAGES if list(commands(read(page)))][1:]  # README: below
 
 
-@pytest.mark.parametrize("page", named(WITH_CODE))
+# pages with commands run their examples below, before the commands
+@pytest.mark.parametrize("page", named([page for page in WITH_CODE if page not in WITH_COMMANDS]))
 def test_the_examples_of_a_page_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,9 +82,6 @@ def test_the_examples_of_a_page_run_one_after_another(
     for line, source in python_blocks(read(page)):
         tree = ast.increment_lineno(ast.parse(source), line)
         exec(compile(tree, str(page), "exec", dont_inherit=True), names)
-
-
-WITH_COMMANDS = [page for page in PAGES if list(commands(read(page)))][1:]  # README: below
 
 
 @pytest.mark.parametrize("page", named(WITH_COMMANDS))

