@@ -12,8 +12,9 @@ gradient without sums or dropout around it is replaced, too (kernels/norm_gradie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import onnx_ir as ir
 
@@ -23,7 +24,7 @@ from onward.passes.prune import drop_unused
 from onward.passes.random_functions import DOMAIN as RANDOM
 from onward.passes.random_functions import DROPOUT_MASK, MASKED_SCALE
 from onward.passes.rewrite import take_over
-from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank, scalar
+from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank, scalar, static
 from onward.providers.torch.kernels.attention_grad import DOMAIN
 from onward.providers.torch.kernels.norm_gradient import MOST_COLUMNS, MOST_TERMS
 
@@ -49,11 +50,10 @@ def _is_supported(call: ir.Node) -> bool:
     x, scale, dy = call.inputs[0], call.inputs[1], input_of(call, _DY[call.op_type])
     if x is None or scale is None or dy is None or x.dtype not in _TYPES:
         return False
-    axis = attribute(call, "axis", -1)
-    sizes = (dims(x) or ())[axis:]
-    if not sizes or sizes != dims(scale) or scale.dtype != x.dtype or dy.dtype != x.dtype:
+    sizes, axis = static(scale), attribute(call, "axis", -1)
+    if not sizes or (dims(x) or ())[axis:] != sizes or prod(sizes) > MOST_COLUMNS:
         return False
-    if not all(isinstance(size, int) for size in sizes) or _product(sizes) > MOST_COLUMNS:
+    if scale.dtype != x.dtype or dy.dtype != x.dtype:
         return False
     if call.op_type == RMS:
         return True
@@ -62,21 +62,12 @@ def _is_supported(call: ir.Node) -> bool:
     return None not in statistics and not any(others)
 
 
-def _product(sizes: tuple[object, ...]) -> int:
-    total = 1
-    for size in sizes:
-        assert isinstance(size, int)
-        total *= size
-    return total
-
-
 @dataclass
 class _Match:
     """A gradient, and the nodes around it that its operator takes over."""
 
     call: ir.Node
     graph: ir.Graph
-    replaced: list[ir.Node] = field(default_factory=list)
 
     @cached_property
     def _order(self) -> dict[ir.Node, int]:
@@ -134,7 +125,7 @@ class _Match:
         return terms
 
     def _sum(self, value: ir.Value) -> list[ir.Value]:
-        """The values of its own shape whose sum a value is, if it has one reader."""
+        """The values of the same shape that are added to a value, if it has one reader."""
         node = made_by(value, "Add", "Sum")
         shape = dims(value)
         if node is None or node.graph is not self.graph or value.is_graph_output() or shape is None:

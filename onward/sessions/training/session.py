@@ -180,14 +180,14 @@ class TrainingSession:
         whole = settings.accumulate == 1 and settings.skip_nonfinite
         if whole and not self._micro and not self._hooks:
             self._send_rates()
-            done = self._engine.step(feeds, self._draw(), self._scale.told)
+            done = self._engine.step(feeds, self._draw(), self._scale.for_engine)
             if done is None:
                 return self._skip_empty(feeds)
             results, finite = done
             self._end_update(finite)
             return results
         computed = self._engine.compute_gradients(
-            feeds, self._draw(), self._scale.told, first=not self._micro
+            feeds, self._draw(), self._scale.for_engine, first=not self._micro
         )
         if computed is None:
             return self._skip_empty(feeds)
@@ -248,7 +248,7 @@ class TrainingSession:
         if self._hooks:
             self._engine.gradients_changed()
         self._send_rates()
-        finite = self._engine.update(self._micro, self._scale.told)
+        finite = self._engine.update(self._micro, self._scale.for_engine)
         self._end_update(finite)
         self._micro = 0
         return finite
@@ -292,7 +292,7 @@ class TrainingSession:
         """Add the gradients of the last `run_forward` to the accumulated ones."""
         if self._only_empty:
             return
-        self._engine.backward(self._scale.told, first=not self._micro)
+        self._engine.backward(self._scale.for_engine, first=not self._micro)
         self._micro += 1
 
     @locked

@@ -41,8 +41,8 @@ class LossScale:
         return float(np.float32(state["scale"])) if state else self._constant
 
     @property
-    def told(self) -> float:
-        """The scale that engines are told; waits for nothing: one that keeps it does not ask."""
+    def for_engine(self) -> float:
+        """The scale to pass to an engine, without waiting; one that keeps the scale ignores it."""
         return self._constant if self._keeper is not None else self.value
 
     def update(self, finite: Flag) -> None:

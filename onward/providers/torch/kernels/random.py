@@ -163,7 +163,7 @@ def own_number(node: int) -> int:
 
 
 def numbers(key: Tensor, shape: Sequence[int], own: int, device: torch.device) -> Tensor:
-    """Uniform numbers of a call that has this number of its own."""
+    """Uniform numbers of the call with this number, which `own_number` gives."""
     h = _hashes(key, shape, own, device)
     return _shifted(h, 32 - FRACTION, 32).to(torch.float32).mul_(2.0**-FRACTION)
 
