@@ -4,8 +4,9 @@
 
 `onward.train` runs in two processes with dropout, an average of the weights and shuffled data. One
 of them, chosen at random, is killed (kill -9) a random number of steps after each start; the
-launcher starts both again, and they continue from the last checkpoint. The weights, and the numbers
-of every step and evaluation, must be those of a run that nobody disturbed, bit for bit.
+launcher starts both again, and they continue from the last checkpoint. The last kill comes after
+the last step, when the run is complete. The weights, and the numbers of every step and evaluation,
+must be those of a run that nobody disturbed, bit for bit.
 """
 
 from __future__ import annotations
@@ -48,9 +49,13 @@ class KillLater(Callback):
             threading.Timer(self._delay, self._kill, [step.number]).start()
 
     def _kill(self, step: int) -> None:
-        with self._log.open("a") as file:
-            file.write(f"{step}\n")
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_this_process(step, self._log)
+
+
+def kill_this_process(step: int, log: Path) -> None:
+    with log.open("a") as file:
+        file.write(f"{step}\n")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_files(folder: Path) -> None:
@@ -65,7 +70,7 @@ def write_files(folder: Path) -> None:
 
 
 def train_worker(folder: Path, name: str, times: int, steps: int, seed: int) -> None:
-    """One process of the run; the first `times` starts end with a kill."""
+    """One process of the run; the first `times` starts end with a kill, the last after the run."""
     start, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
     chance = random.Random(f"{seed} {start}")  # both processes draw the same
     killed, after, delay = (
@@ -73,8 +78,10 @@ def train_worker(folder: Path, name: str, times: int, steps: int, seed: int) -> 
         chance.randint(1, MOST_STEPS),
         chance.random(),
     )
-    callbacks = [KillLater(after, delay / 50, folder / "kills")]
-    onward.train(
+    log = folder / "kills"
+    is_killed = start < times and rank == killed
+    within = is_killed and start < times - 1
+    run = onward.train(
         folder / "m.onnx",
         folder / "rows.csv",
         target="kind",
@@ -86,8 +93,10 @@ def train_worker(folder: Path, name: str, times: int, steps: int, seed: int) -> 
         threads=1,
         name=name,
         runs=str(folder / "runs"),
-        callbacks=callbacks if start < times and rank == killed else (),
+        callbacks=[KillLater(after, delay / 50, log)] if within else (),
     )
+    if is_killed:
+        kill_this_process(run.steps, log)
 
 
 @dataclass

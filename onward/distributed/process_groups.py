@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +21,8 @@ from onward.distributed.lost_peers import PeerProcess, this_process
 from onward.distributed.mpi_group import register_mpi_backend
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
+
+_LEAVE_SECONDS = 5.0
 
 Processes = Sequence[PeerProcess]  # by rank
 
@@ -102,6 +106,20 @@ def _initialize(parallel: Parallel, ranks: Ranks) -> None:
             f"{str(error).splitlines()[0]}\ncheck the address, the port and the backend "
             f"{backend!r} on every machine"
         ) from error
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """End the threads of the process group before those of Python.
+
+    A thread of gloo may hold the tensor of a collective that has ended a moment ago; if it releases
+    it after Python has ended, the process aborts. A collective that others will not join any more
+    keeps its thread until the timeout: the process does not wait for that one.
+    """
+    if dist.is_initialized():
+        thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        thread.start()
+        thread.join(_LEAVE_SECONDS)
 
 
 def _check_backend(backend: str) -> None:

@@ -33,6 +33,9 @@ def find_unfinished_run(
     `launch` names the launcher's job; it was started again `restarts` times. A launcher of elastic
     jobs does not count the times that a machine came or went. When a machine comes, it ends the
     processes by SIGTERM, and so does a scheduler that will run the job again; Ctrl-C is a user's.
+
+    A process may also fail after the last step, while it ends. Then the run is complete: it is
+    found if the job has a name, so that it is not trained again.
     """
     if launch is None and not restarts:
         return None
@@ -40,9 +43,10 @@ def find_unfinished_run(
         record = folder.read_record()
         if config.name is not None and folder.name != config.name:
             continue
-        if _has_ended(record) or living_process(record):
+        if record.get("launch") != launch or living_process(record):
             continue
-        if record.get("launch") == launch:
+        completed_before = launch is not None and restarts and record.get("status") == FINISHED
+        if completed_before or not _has_ended(record):
             return folder
     return None
 

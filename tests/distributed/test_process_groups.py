@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+
 import pytest
 
 from onward.distributed.parallel import Parallel
@@ -36,3 +41,27 @@ def test_incomplete_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT")
     with pytest.raises(OptionError, match="RANK and WORLD_SIZE are set, and MASTER_PORT is not"):
         join_groups(Parallel())
+
+
+_JOIN_AND_END = """
+import atexit
+from torch import distributed
+atexit.register(lambda: print("initialized:", distributed.is_initialized()))
+from onward.distributed.parallel import Parallel
+from onward.distributed.process_groups import join_groups
+join_groups(Parallel()).whole.barrier()
+"""
+
+
+def test_a_process_leaves_its_group_before_python_ends() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": str(free.getsockname()[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", _JOIN_AND_END],
+        env={**os.environ, **alone},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "initialized: False\n"

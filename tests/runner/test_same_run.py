@@ -50,6 +50,15 @@ def test_processes_that_start_again_find_their_own_run(tmp_path: Path) -> None:
     assert find_unfinished_run(tmp_path, named, "job", 1) is None
 
 
+def test_a_process_that_fails_after_the_run_finds_it_complete(tmp_path: Path) -> None:
+    config = make_config(epochs=5)
+    complete = write_run(tmp_path, "a", config, launch="job", status="finished")
+    assert find_unfinished_run(tmp_path, config, "job", 1) == complete
+    assert find_unfinished_run(tmp_path, config, "job", 0) is None  # it is asked for a new run
+    write_run(tmp_path, "b", config, status="finished")
+    assert find_unfinished_run(tmp_path, config, None, 1) is None  # of which job, is not known
+
+
 def test_a_launcher_without_a_name_counts_its_starts(tmp_path: Path) -> None:
     config = make_config(epochs=5)
     died = write_run(tmp_path, "a", config, status="running", host="elsewhere", pid=1)
