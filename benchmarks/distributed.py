@@ -33,6 +33,7 @@ MODELS = ("mlp32", "tf8")
 ENGINES = ("ours", "ours-zero3", "ddp", "ddp-compile", "fsdp2")
 PEERS = ("ddp", "ddp-compile", "fsdp2")
 STEPS, SMALL_STEPS = 40, 3  # of one answer
+BUCKET = 1 << 20  # bytes
 SMALL_ENGINES = ("ours", "ours-zero3", "ddp", "fsdp2")
 
 Step = Callable[[], float]
@@ -103,25 +104,21 @@ def export(name: str, folder: str) -> None:
     np.savez(Path(folder) / "feeds.npz", **feeds)
 
 
-def ours(folder: str, measured: MeasuredSum | None) -> tuple[Step, Any]:
-    """A step of ours, and its session; without `measured`, it is one of ZeRO 3."""
+def ours(folder: str, **settings: Any) -> tuple[Step, Any]:
+    """A step of ours, and its session; `settings` are those of Parallel."""
     import numpy as np
 
     import onward
     from onward import losses, optimizers
     from onward.distributed import Parallel
 
-    if measured is None:
-        parallel = Parallel(shard=int(os.environ["WORLD_SIZE"]), zero=3)
-    else:
-        parallel = Parallel(bucket=1 << 20, compression=measured)
     session = onward.TrainingSession(
         Path(folder) / "model.onnx",
         losses.CrossEntropy(),
         optimizers.AdamW(),
         {"outputs": []},
         sess_options=onward.SessionOptions(intra_op_num_threads=1),
-        parallel=parallel,
+        parallel=Parallel(**settings),
     )
     feeds = dict(np.load(Path(folder) / "feeds.npz"))
     return lambda: float(session.step(feeds)["loss"]), session
@@ -185,11 +182,14 @@ def _answer(name: str, engine: str, folder: str, steps: int) -> None:
     from torch import distributed as dist
 
     torch.set_num_threads(1)
-    session, measured = None, MeasuredSum() if engine == "ours" else None
+    session, measured, measured_step = None, MeasuredSum(), None
     if engine in PEERS:
         step = peer(name, engine)
+    elif engine == "ours":
+        step, session = ours(folder, bucket=BUCKET)
+        measured_step, _ = ours(folder, bucket=BUCKET, compression=measured)
     else:
-        step, session = ours(folder, measured)
+        step, session = ours(folder, shard=int(os.environ["WORLD_SIZE"]), zero=3)
     loss = step()
     is_first = dist.get_rank() == 0
     if is_first:
@@ -203,8 +203,8 @@ def _answer(name: str, engine: str, folder: str, steps: int) -> None:
         found = {"ms": _median_time(step, steps), "loss": loss}
         if session is not None:
             found["bytes_sent"] = _bytes_sent(session, step)
-        if measured is not None:
-            found |= _parts(measured, step, steps)
+        if measured_step is not None:
+            found |= _parts(measured, measured_step, steps)
         if is_first:
             print(json.dumps(found), flush=True)
 

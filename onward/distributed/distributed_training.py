@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from onward.distributed.communicator import Work
-from onward.distributed.exchange import Exchange, as_tensor
+from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
+from onward.distributed.one_graph import OneGraph
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import OptionError
 from onward.programs.batch_weights import BatchWeight
@@ -23,9 +24,9 @@ from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 class DistributedTraining:
     """A TrainingExecutable around an engine that runs segments.
 
-    `origins` says for each bucket of the engine which update of the session it was cut from.
-    `in_segments` is whether the backward pass is cut at the buckets, so that they are reduced while
-    it goes on; else a step is one graph, which engines run faster, and all are reduced after it.
+    `origins` says for each bucket of the engine which update of the session it was cut from. The
+    backward pass is cut at the buckets, so that they are reduced while it goes on, unless `way` is
+    another way to compute gradients.
     """
 
     lookahead = 1
@@ -37,16 +38,13 @@ class DistributedTraining:
         groups: ProcessGroups,
         layout: Layout,
         origins: Sequence[int],
-        logical: LogicalShards | None = None,
-        *,
-        in_segments: bool = True,
+        way: LogicalShards | OneGraph | None = None,
     ) -> None:
         self._engine, self._exchange, self._groups = engine, exchange, groups
         self._layout, self._origins = layout, origins
-        self._logical, self._in_segments = logical, in_segments
+        self._way = way
         self._accumulate = layout.settings.accumulate
         self._pass: _ForwardPass | None = None  # that waits for its backward pass
-        self._last_total = 0.0  # the weight of the last batch, of all processes
         self._loss: Any = None  # of the last batch, of all processes
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
@@ -82,10 +80,8 @@ class DistributedTraining:
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
-        if self._logical is not None:
-            return self._compute_logical(feeds, draw, scale, first)
-        if not self._in_segments:
-            return self._compute_whole(feeds, draw, scale, first)
+        if self._way is not None:
+            return self._compute_otherwise(self._way, feeds, draw, scale, first)
         started = self._start(feeds, draw, first)
         if started is None:
             return None
@@ -95,50 +91,21 @@ class DistributedTraining:
         self._finish_sums(sums or self._start_sums(started))
         return {**started.results, LOSS: self._loss}
 
-    def _compute_whole(
-        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
-    ) -> Results | None:
-        """Compute gradients with one graph, then sum them and the batch's weight.
-
-        A batch is taken to weigh what the last one did, so that no process waits for the others
-        before it computes. Where that was wrong, this process's gradients are corrected.
-        """
-        share = BatchShare(self._groups, self._layout.weight, feeds)
-        last = draw.micro + 1 >= self._accumulate
-        guess = self._last_total if first and last else 0.0
-        guess = guess or share.total()
-        replaces = self._exchange.begin_gradients(first, scale)
-        hooks = _Hooks(self._exchange, share, scale, first, last)
-        engine, own = self._engine, self._own(draw)
-        factor = share.own / guess if guess else 0.0
-        results = engine.compute_gradients(feeds, own, scale * factor, first=replaces)
-        is_empty = results is None
-        if not share.parts():
-            return None
-        if results is None:
-            engine.run_forward_segments(feeds, own, replaces, hooks)  # reads their shapes
-            results = engine.skip_forward_segments(hooks)
-            if replaces:
-                engine.store.clear_gradients()
-        elif share.factor() != factor:
-            for buffer in engine.store.gradient_buffers():
-                as_tensor(buffer).mul_(share.factor() / factor if factor else 0.0)
-        self._last_total = share.total()
-        for bucket in range(len(self._origins)):
-            hooks.after(bucket)
-        self._finish_sums(self._start_sums(_ForwardPass(share, results, is_empty=is_empty)))
-        return {**results, LOSS: self._loss}
-
     def _own(self, draw: Draw) -> Draw:
         """What the random numbers of this process depend on."""
         whole = self._groups.whole
         return draw._replace(micro=draw.micro * whole.size + whole.rank)
 
-    def _compute_logical(
-        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    def _compute_otherwise(
+        self,
+        way: LogicalShards | OneGraph,
+        feeds: Mapping[str, Any],
+        draw: Draw,
+        scale: float,
+        first: bool,
     ) -> Results | None:
-        assert self._logical is not None
-        found = self._logical.compute(feeds, draw, scale, first)
+        """Gradients by logical shards or one graph, which weight and sum them themselves."""
+        found = way.compute(feeds, draw, scale, first)
         if found is None:
             return None
         results, finite = found
@@ -146,7 +113,7 @@ class DistributedTraining:
         return results
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        if self._logical is not None:
+        if isinstance(self._way, LogicalShards):
             raise OptionError(
                 "run_forward does not compute logical shards one by one: its bits would depend on "
                 "the number of processes\ncall step, or open the session without logical_shards"

@@ -69,6 +69,7 @@ class DataParallel:
         parallel: Parallel,
     ) -> None:
         self._engine, self._communicator = engine, communicator
+        self.is_exact = parallel.compression is None  # a sum is not estimated
         self._reducers: list[Reducer] = []
         for update in layout.updates:
             places = place_parameters(layout, update)
@@ -98,12 +99,16 @@ class DataParallel:
             self._reduce(bucket)
             self.is_reduced = True
 
-    def reduce_all(self) -> None:
-        """Sum the accumulated gradients over the processes, unless they are, and wait for it."""
+    def start_reduction(self) -> None:
+        """Start to sum the accumulated gradients over the processes, unless they are summed."""
         if not self.is_reduced:
             for bucket in range(len(self._reducers)):
                 self._reduce(bucket)
         self.is_reduced = True
+
+    def reduce_all(self) -> None:
+        """Sum the accumulated gradients over the processes, and wait for it."""
+        self.start_reduction()
         for work in self._started:
             work.wait()
         self._started.clear()

@@ -17,6 +17,7 @@ import torch
 
 from onward.distributed.communicator import Communicator
 from onward.distributed.exchange import DataParallel, as_tensor
+from onward.distributed.fixed_scale import FixedScale
 from onward.distributed.reproducible_sum import OrderedSum, add_in_order
 from onward.errors import DistributedError, OptionError
 from onward.programs.batch_rows import even_part
@@ -65,7 +66,7 @@ class LogicalShards:
         for number, part in zip(self.own, parts):
             factor = weights[number] / total
             own = draw._replace(micro=draw.micro * self._parts + number)
-            hooks = _Factor(scale * factor)
+            hooks = FixedScale(scale * factor)
             results = engine.run_forward_segments(part, own, True, hooks)
             if results is None:
                 results = engine.skip_forward_segments(hooks)
@@ -126,22 +127,6 @@ class LogicalShards:
             works.append(self._sum.reduce(vectors, as_tensor(fresh).view(-1)))
         for work in works:
             work.wait()
-
-
-class _Factor:
-    """Hooks that scale the gradients of a part, and reduce nothing."""
-
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-
-    def before(self, segment: int) -> None:
-        pass
-
-    def scale(self) -> float:
-        return self._factor
-
-    def after(self, update: int) -> None:
-        pass
 
 
 def _rows(feeds: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTraining
 from onward.distributed.logical_shards import LogicalShards
+from onward.distributed.one_graph import OneGraph
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
 from onward.distributed.sharding.sharded_exchange import ShardedExchange
@@ -73,28 +74,33 @@ def open_distributed(
     engine, exchange, names = open_engine(buckets, options, providers, groups)
     engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     copy_from_first(groups, program.neutral.layout, exchange.store)
-    logical = None
-    if parallel.logical_shards is not None:
-        assert isinstance(exchange, DataParallel)
-        layout, parts = buckets.program.layout, parallel.logical_shards
-        logical = LogicalShards(engine, exchange, groups.whole, layout, parts)
-    training = DistributedTraining(
-        *(engine, exchange, groups, program.neutral.layout, buckets.updates, logical),
-        in_segments=_runs_in_segments(engine, exchange, groups, buckets),
-    )
+    way = _choose_way(engine, exchange, groups, buckets)
+    layout = program.neutral.layout
+    training = DistributedTraining(engine, exchange, groups, layout, buckets.updates, way)
     return OpenedTraining(training, names)
 
 
-def _runs_in_segments(
+def _choose_way(
     engine: SegmentedTraining, exchange: Exchange, groups: ProcessGroups, buckets: Buckets
-) -> bool:
+) -> LogicalShards | OneGraph | None:
+    """How gradients are computed; None: in segments, and each bucket is reduced after its own."""
+    parts, layout = groups.parallel.logical_shards, buckets.program.layout
+    if parts is not None:
+        assert isinstance(exchange, DataParallel)
+        return LogicalShards(engine, exchange, groups.whole, layout, parts)
+    if not isinstance(exchange, DataParallel) or _needs_segments(engine, groups, buckets):
+        return None
+    return OneGraph(engine, exchange, groups.whole, layout)
+
+
+def _needs_segments(engine: SegmentedTraining, groups: ProcessGroups, buckets: Buckets) -> bool:
     """Whether the backward pass is cut at the buckets.
 
-    Parts of tensors and statistics are exchanged between segments. Without them, segments are to
-    hide the communication: not where there is one bucket, nor between processes of one machine that
-    compute on its processors, which also move the bytes.
+    Statistics are exchanged between segments. Without them, segments are to hide the communication:
+    not where there is one bucket, nor between processes of one machine that compute on its
+    processors, which also move the bytes.
     """
-    if not isinstance(exchange, DataParallel) or buckets.program.layout.state:
+    if buckets.program.layout.state:
         return True
     if len(buckets.updates) == 1:
         return False

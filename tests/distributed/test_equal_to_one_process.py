@@ -24,6 +24,8 @@ CASES: dict[str, dict[str, Any]] = {
     "loss scale": {"sizes": (5, 7), "options": {"loss_scale": 8.0}},
     "separate tensors": {"sizes": (6, 6), "optimizer": "lamb"},
     "not a number": {"sizes": (6, 6), "spoiled": 2},
+    "a batch without rows": {"sizes": (6, 6), "emptied": 3},
+    "a batch without labels": {"sizes": (6, 6), "ignored": -1, "unlabelled": 3},
 }
 
 
@@ -34,6 +36,10 @@ def feeds_of(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     feeds = batches(6, ROWS, ignored=case.get("ignored"))
     if "spoiled" in case:
         feeds[case["spoiled"]]["x"][-1] = np.nan  # in the part of the last process
+    if "emptied" in case:
+        feeds[case["emptied"]] = part(feeds[case["emptied"]], 0, (0,))
+    if "unlabelled" in case:
+        feeds[case["unlabelled"]]["labels"][:] = case["ignored"]
     return feeds
 
 
@@ -47,7 +53,7 @@ def train_all(
     rank: int, names: Sequence[str], parallel: Parallel, providers: Any, in_segments: bool
 ) -> list[Any]:
     if in_segments:  # as between machines
-        open_distributed._runs_in_segments = lambda *_: True
+        open_distributed._needs_segments = lambda *_: True
     return [train_part(rank, name, parallel, providers) for name in names]
 
 

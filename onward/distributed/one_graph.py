@@ -1,0 +1,113 @@
+"""OneGraph: the gradients of a batch by one graph, summed over the processes after it.
+
+Engines run one graph faster than segments, between which gradients are summed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from onward.distributed.communicator import Communicator, Work
+from onward.distributed.exchange import DataParallel, as_tensor
+from onward.distributed.fixed_scale import FixedScale
+from onward.programs.program import LOSS, Layout
+from onward.providers.provider import Draw, Results, SegmentedTraining
+
+
+class OneGraph:
+    """Computes gradients where every process has all tensors, and the model has no statistics.
+
+    A batch is taken to weigh what the last one did: then its weight is summed together with the
+    loss, while the gradients are. Where that was wrong, their sum is corrected. Gradients that are
+    accumulated or compressed have to be weighted before they are computed.
+    """
+
+    def __init__(
+        self,
+        engine: SegmentedTraining,
+        exchange: DataParallel,
+        communicator: Communicator,
+        layout: Layout,
+    ) -> None:
+        self._engine, self._exchange = engine, exchange
+        self._communicator, self._layout = communicator, layout
+        self._last_total = 0.0  # the weight of the last batch, of all processes
+
+    def compute(
+        self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
+    ) -> tuple[Results, bool] | None:
+        """Gradients of the whole batch, added to those of earlier micro-batches.
+
+        Returns the results of this process's rows with the loss of all, and if all losses are
+        finite; None if no process has a row.
+        """
+        last = draw.micro + 1 >= self._layout.settings.accumulate
+        guess = self._last_total if first and last and self._exchange.is_exact else 0.0
+        weight = self._layout.weight
+        own, has_rows = weight.of(feeds), float(not weight.is_empty(feeds))
+        if guess:
+            total, filled = guess, 1.0
+        else:
+            total, filled = self._sums(own, has_rows).wait()
+        if not filled:
+            return None
+        replaces = self._exchange.begin_gradients(first, scale)
+        results = self._run(feeds, draw, scale * own / total if total else 0.0, replaces)
+        loss = float(results[LOSS]) if own else 0.0
+        ends = (own * loss, 0.0) if math.isfinite(loss) else (0.0, 1.0)
+        sums = self._sums(*ends, *((own, has_rows) if guess else ()))
+        if last:
+            self._exchange.start_reduction()
+        loss, infinite, *weights = sums.wait()
+        if weights:
+            total, filled = weights
+            self._correct(guess, total)
+        if not filled:
+            return None
+        self._last_total = total
+        loss = loss / total if total and not infinite else math.nan
+        shown = np.asarray(loss, self._layout.settings.loss_dtype)
+        return {**results, LOSS: shown}, math.isfinite(loss)
+
+    def _run(self, feeds: Mapping[str, Any], draw: Draw, scale: float, replaces: bool) -> Results:
+        """The results of this process's rows; it adds nothing to the gradients without a row."""
+        engine, size = self._engine, self._communicator.size
+        own = draw._replace(micro=draw.micro * size + self._communicator.rank)
+        results = engine.compute_gradients(feeds, own, scale, first=replaces)
+        if results is not None:
+            return results
+        hooks = FixedScale(scale)
+        engine.run_forward_segments(feeds, own, replaces, hooks)  # reads their shapes
+        results = engine.skip_forward_segments(hooks)
+        if replaces:
+            engine.store.clear_gradients()
+        return results
+
+    def _correct(self, guess: float, total: float) -> None:
+        """Weight the summed gradients by a batch's weight, which was taken to be another one."""
+        if guess != total:
+            self._exchange.reduce_all()
+            for buffer in self._engine.store.gradient_buffers():
+                as_tensor(buffer).mul_(guess / total if total else 0.0)
+
+    def _sums(self, *numbers: float) -> _Sums:
+        """Start to sum numbers over the processes."""
+        vector = torch.tensor(numbers, dtype=torch.float64)
+        return _Sums(vector, self._communicator.all_reduce(vector))
+
+
+class _Sums(NamedTuple):
+    """Sums over the processes that were started."""
+
+    vector: torch.Tensor
+    work: Work
+
+    def wait(self) -> list[float]:
+        self.work.wait()
+        found: list[float] = self.vector.tolist()
+        return found
