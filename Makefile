@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. Each installs what it needs into .venv first.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench conformance models reliability wheel clean setup setup-demo
+.PHONY: help demo test integration check docs bench conformance models reliability wheel clean setup setup-demo
 export PYTHON
 
 python := .venv/bin/python
@@ -11,9 +11,12 @@ help: ## list these commands
 demo: setup-demo ## train a digits classifier, export it, run it on every provider; no torch needed
 	@.venv/bin/onward demo
 
-test: setup ## the checks and all tests, as in CI
+test: setup ## the checks and the tests that take no seconds each
 	scripts/check
 	scripts/test
+
+integration: setup ## the other tests of CI: examples, commands of the documentation, several processes, compilers
+	scripts/test integration
 
 check: setup ## check format, lint, types and layers
 	scripts/check
