@@ -132,6 +132,10 @@ class Layout:
         derived = (name for rows in self.derived for name in (rows.gather, rows.restore))
         return (*self.inputs, *self.targets, *derived)
 
+    def results_of(self, graph: str) -> tuple[str, ...]:
+        """The results of "train", "evaluate" or "predict" that users see."""
+        return self.model_outputs if graph == "predict" else (LOSS, *self.outputs)
+
     @property
     def gradients(self) -> dict[str, str]:
         """The output of the train graph with the gradient of each parameter."""

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.errors import (
-    NodeFailed,
-    OnwardError,
-    OptionAttributeError,
-    OptionError,
-    OptionTypeError,
-)
+from onward.errors import NodeFailed, OnwardError, OptionError
 from onward.graph.paths import absolute
 from onward.lazy import LazyModule
 from onward.measure.memory.resident_memory import release_free_memory
-from onward.providers.choose import Asked, Choice, choose, mentions_auto
+from onward.providers.choose import Asked, choose, mentions_auto
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
 from onward.sessions.closed import CLOSED
 from onward.sessions.dlpack import reader_for
+from onward.sessions.failed_operators import choose_without, is_defined
 from onward.sessions.model_reader import ModelReader
+from onward.sessions.native_methods import NATIVE_METHODS, native_method
 from onward.sessions.open_plan import open_plan, open_source
 from onward.sessions.plan import Plan
 from onward.sessions.result_cache import ResultCache
-from onward.settings import is_named
-from onward.workers.deadline import async_deadline, run_within, time_limit
+from onward.sessions.run_limits import check_run_options, run_limited
+from onward.workers.deadline import async_deadline
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -44,17 +39,6 @@ else:  # loaded only when they are asked for
     output_arrays = LazyModule("onward.measure.memory.output_arrays")
 
 T = TypeVar("T")
-_NATIVE = {
-    "create_ortvalue_from_shape_and_type", "get_input_epdevices", "get_input_memory_infos",
-    "get_output_memory_infos", "get_provider_graph_assignment_info", "get_tuning_results",
-    "release_captured_graph", "run_with_ortvaluevector", "set_ep_dynamic_options",
-    "set_tuning_results",
-}  # fmt: skip
-# written out in numpy loops: on a large tensor, torch loads faster than these run
-_SLOW_BY_DEFINITION = (
-    *("Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv"),
-    *("GRU", "LSTM", "QLinearConv", "Resize", "RNN"),
-)
 
 
 class InferenceSession:
@@ -143,39 +127,15 @@ class InferenceSession:
         return self._answer(output_names, input_feed, None)
 
     def _answer(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
-        if self._cache is not None:
-            return self._run_cached(names, feeds, run_options)
-        return self._compute(names, feeds, run_options)
+        if self._cache is None:
+            return self._compute(names, feeds, run_options)
+        return self._cache.get_or_compute(
+            names, feeds, lambda: self._compute(names, feeds, run_options)
+        )
 
     def _within(self, run_options: Any, run: Callable[[Any], T]) -> T:
         """Return `run(options)`, terminated at its deadline if there is one."""
-        self._check(run_options)
-        seconds = self._time_limit(run_options)
-        if seconds is None:
-            results = run(run_options)
-        else:
-            results = run_within(seconds, run_options, self._options.isolated, run)
-        if getattr(run_options, "shrink_arena", False):
-            release_free_memory()
-        return results
-
-    def _check(self, run_options: Any) -> None:
-        if run_options is not None and not is_named(run_options, "RunOptions"):
-            raise OptionTypeError(
-                f"run_options must be a RunOptions, not {type(run_options).__name__}\n"
-                "such as onward.RunOptions(timeout=1.0)"
-            )
-        if getattr(run_options, "active_adapters", ()) and self._plan.native is None:
-            raise OptionError(
-                "active adapters: onnxruntime does not run this model as a whole\n"
-                "list its providers alone: providers=['CPUExecutionProvider']"
-            )
-
-    def _time_limit(self, run_options: Any) -> float | None:
-        seconds = time_limit(run_options, self._options)
-        if seconds is not None:
-            self._plan.ensure_ready()  # the time to start a process does not count
-        return seconds
+        return run_limited(self._plan, self._options, run_options, run)
 
     def _compute(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
         try:
@@ -183,66 +143,27 @@ class InferenceSession:
         except NodeFailed as error:
             return self._run_elsewhere(error, names, feeds, run_options)
 
-    def _run_cached(self, names: Any, feeds: Any, run_options: Any) -> list[Any]:
-        """The results of these feeds, from the cache if it has them."""
-        assert self._cache is not None
-        key = self._cache.key(names, feeds)
-        found = self._cache.get(key) if key is not None else None
-        if found is not None:
-            return found
-        results = self._compute(names, feeds, run_options)
-        if key is not None:
-            self._cache.put(key, results)
-        return results
-
     def _run_elsewhere(
         self, error: NodeFailed, names: Any, feeds: Any, run_options: Any
     ) -> list[Any]:
         """onnxruntime loaded an operator but failed to run it: another provider may, once."""
-        failed = self._choice.failed | {error.op_type}
-        if (
-            not self._choice.may_move
-            or self._options.isolated  # the session of its process has tried
-            or failed == self._choice.failed
-            or self._options.disable_fallback
-        ):
+        choice = choose_without(error.op_type, self._choice, self._options)
+        if choice is None:
             raise error
-        choice = replace(self._choice, failed=failed)
         reader = ModelReader(self._source, self._options, self._weights)
-        if not self._is_defined(error.op_type, choice, reader, (names, feeds, run_options)):
+        call = names, feeds, run_options
+        if not is_defined(error.op_type, choice, reader, self._options, call):
             raise error
         log = log_of(self._options)
         log.warning("%s failed in onnxruntime; another provider tries", error.op_type)
         self._choice = choice
         try:
             plan = open_plan(reader, choice, self._options)
-            results = plan.run(names, feeds, run_options)
+            results = plan.run(*call)
         except OnwardError:
             raise error from None
         self._plan = plan
         return results
-
-    def _is_defined(
-        self, operator: str, choice: Choice, reader: ModelReader, call: tuple[Any, Any, Any]
-    ) -> bool:
-        """Whether ONNX's definition of the operator runs: else the feeds or the model are wrong.
-
-        The reference provider needs no loading, torch takes seconds. True if that is unknown.
-        """
-        if operator in _SLOW_BY_DEFINITION:
-            return True
-        quiet = copy.copy(self._options)
-        quiet.log_severity_level = 4  # the warning has been given
-        quiet.enable_profiling, quiet.optimized_model_filepath = False, ""
-        try:
-            plan = open_plan(reader, choice.with_reference_fallback(), quiet)
-        except OnwardError:
-            return True
-        try:
-            plan.run(*call)
-        except OnwardError:
-            return False
-        return True
 
     def run_async(
         self,
@@ -253,8 +174,7 @@ class InferenceSession:
         run_options: Any = None,
     ) -> None:
         """Compute in the background; then `callback(results, user_data, error message)`."""
-        self._check(run_options)
-        seconds = self._time_limit(run_options)
+        seconds = check_run_options(self._plan, self._options, run_options)
         if seconds is None:
             self._plan.run_async(output_names, input_feed, callback, user_data, run_options)
             return
@@ -406,19 +326,9 @@ class InferenceSession:
         return self._plan.get_profiling_start_time_ns()
 
 
-def _asks_native(name: str) -> property:
-    """What onnxruntime's own session has besides, where it runs the model as a whole."""
-
-    def get(session: InferenceSession) -> Any:
-        if session._plan.native is None:
-            raise OptionAttributeError(
-                f"{name} needs onnxruntime's own session, which does not run this model alone\n"
-                "list its providers: providers=['CPUExecutionProvider']"
-            )
-        return getattr(session._plan.native, name)
-
-    return property(get)
+def _native_property(name: str) -> property:
+    return property(lambda session: native_method(session._plan, name))
 
 
-for _name in _NATIVE:  # as properties: a __getattr__ would slow every attribute of a call
-    setattr(InferenceSession, _name, _asks_native(_name))
+for _name in NATIVE_METHODS:  # as properties: a __getattr__ would slow every attribute of a call
+    setattr(InferenceSession, _name, _native_property(_name))

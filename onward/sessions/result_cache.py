@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,22 @@ class ResultCache:
             digest = hashlib.blake2b(data.tobytes()).digest()
             parts.append((name, feed.dtype.str, feed.shape, digest))
         return tuple(parts)
+
+    def get_or_compute(
+        self,
+        names: Sequence[str] | None,
+        feeds: Mapping[str, Any],
+        compute: Callable[[], list[Any]],
+    ) -> list[Any]:
+        """The results of a call, computed and cached if they are not here."""
+        key = self.key(names, feeds)
+        if key is None:
+            return compute()
+        found = self.get(key)
+        if found is None:
+            found = compute()
+            self.put(key, found)
+        return found
 
     def get(self, key: Key) -> list[Any] | None:
         """Copies of the cached results, so that callers cannot change them."""

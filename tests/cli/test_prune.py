@@ -12,6 +12,7 @@ import pytest
 
 import onward
 from onward.compress.pruning import prune as pruning
+from onward.compress.pruning import pruning_report, speed
 from onward.compress.report import Measured, Report
 from tests.cli.conftest import Call, is_one_line
 from tests.compress.pruning.law import Net
@@ -33,8 +34,8 @@ def no_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     def take_turns(models: dict[str, Any], feeds: Any, **options: Any) -> dict[str, float]:
         return {name: 2.0 if name == "before" else 1.0 for name in models}
 
-    monkeypatch.setattr(pruning, "time_in_turns", take_turns)
-    monkeypatch.setattr(pruning.speed, "time_in_turns", take_turns)
+    monkeypatch.setattr(pruning_report, "time_in_turns", take_turns)
+    monkeypatch.setattr(speed, "time_in_turns", take_turns)
 
 
 def test_pruned_model_and_page_are_written(call: Call, model: Path, tmp_path: Path) -> None:

@@ -56,3 +56,18 @@ def test_keys_differ_by_values_types_shapes_and_outputs() -> None:
 def test_feeds_without_bytes_are_not_cached() -> None:
     assert ResultCache(100).key(None, {"x": ["a list"]}) is None
     assert ResultCache(100).key(None, {"x": np.array(["text"], object)}) is None
+
+
+def test_results_are_computed_once_for_equal_feeds() -> None:
+    cache, calls = ResultCache(100), []
+
+    def compute() -> list[np.ndarray]:
+        calls.append(1)
+        return [np.full(2, len(calls))]
+
+    for _ in range(2):
+        [y] = cache.get_or_compute(None, {"x": np.array([1])}, compute)
+        assert y.tolist() == [1, 1]
+    cache.get_or_compute(None, {"x": np.array([2])}, compute)
+    cache.get_or_compute(None, {"x": [1]}, compute)  # a list has no key
+    assert (len(calls), cache.hits, cache.misses) == (3, 1, 2)

@@ -77,7 +77,6 @@ def by_gradient(
     calibration: Calibration,
     *,
     loss: Loss | None = None,
-    target: str | None = None,
     providers: Asked = None,
     seed: int = 0,
 ) -> dict[str, Array]:

@@ -22,9 +22,9 @@ from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, rank
 from onward.providers.torch.dtypes import DTYPES
-from onward.providers.torch.kernels import attention_grad
 from onward.providers.torch.kernels.attention import fused_precision
 from onward.providers.torch.kernels.attention_grad import CPU, CUDNN, EFFICIENT, FLASH
+from onward.providers.torch.private_domain import DOMAIN
 
 FORWARD, GRADIENT = "Attention", "AttentionGrad"
 
@@ -78,7 +78,7 @@ def fuse_attention(model: ir.Model, device: torch.device) -> None:
             _write_standard(call)
     for call in calls:
         model.functions.pop(call.op_identifier(), None)
-    model.opset_imports[attention_grad.DOMAIN] = 1
+    model.opset_imports[DOMAIN] = 1
     drop_unused(model)
 
 
@@ -195,7 +195,7 @@ def _write_forward(
     """Insert AttentionForward in place of the forward node, or before the gradient."""
     place = call if forward is None else forward
     node = ir.Node(
-        attention_grad.DOMAIN,
+        DOMAIN,
         "AttentionForward",
         call.inputs[:4],
         _attributes(call, backend),
@@ -222,7 +222,7 @@ def _write_forward(
 
 def _write_backward(call: ir.Node, kept: list[ir.Value], backend: str) -> None:
     node = ir.Node(
-        attention_grad.DOMAIN,
+        DOMAIN,
         "AttentionBackward",
         [call.inputs[_DY], *call.inputs[:4], *kept],
         _attributes(call, backend),

@@ -20,7 +20,7 @@ from onward.passes.composites import is_call
 from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, made_by, rank
-from onward.providers.torch.kernels import attention_grad
+from onward.providers.torch.private_domain import DOMAIN
 
 LOSS, GRADIENT = "SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLossGrad"
 MOST_CLASSES = 8192  # of the scores that are kept as they are
@@ -54,7 +54,7 @@ def fuse_cross_entropy(model: ir.Model, most_classes: int = MOST_CLASSES) -> Non
             _write(model, match)
             changed = True
     if changed:
-        model.opset_imports[attention_grad.DOMAIN] = 1
+        model.opset_imports[DOMAIN] = 1
         drop_unused(model)
         graph.sort()
 
@@ -225,7 +225,7 @@ def _write(model: ir.Model, match: _Match) -> None:
     if (ignored := attribute(loss, "ignore_index")) is not None:
         attributes.append(ir.AttrInt64("ignore_index", int(ignored)))
     node = ir.Node(
-        attention_grad.DOMAIN,
+        DOMAIN,
         "LinearCrossEntropy",
         [match.x, match.w, match.b, loss.inputs[1], call.inputs[_DY]],
         attributes,

@@ -13,7 +13,7 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import graphs_of
 from onward.passes.rewrite import take_over
 from onward.passes.value_facts import dims, made_by, rank
-from onward.providers.torch.kernels.attention_grad import DOMAIN
+from onward.providers.torch.private_domain import DOMAIN
 
 LINEAR = "Linear"
 

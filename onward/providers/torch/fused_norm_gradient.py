@@ -25,8 +25,8 @@ from onward.passes.random_functions import DOMAIN as RANDOM
 from onward.passes.random_functions import DROPOUT_MASK, MASKED_SCALE
 from onward.passes.rewrite import take_over
 from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank, scalar, static
-from onward.providers.torch.kernels.attention_grad import DOMAIN
 from onward.providers.torch.kernels.norm_gradient import MOST_COLUMNS, MOST_TERMS
+from onward.providers.torch.private_domain import DOMAIN
 
 LAYER, RMS = "LayerNormalizationGrad", "RMSNormalizationGrad"
 _DY = {LAYER: 6, RMS: 3}  # the gradient of y among the inputs

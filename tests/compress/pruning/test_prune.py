@@ -12,6 +12,7 @@ import pytest
 import onward
 from onward.compress import prune
 from onward.compress.pruning import prune as pruning
+from onward.compress.pruning import pruning_report, speed
 from onward.compress.pruning.layers import find_blocks
 from onward.compress.pruning.unit_costs import count_macs
 from onward.compress.timing import time_in_turns
@@ -28,7 +29,7 @@ def short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     def take_short_turns(models: Any, feeds: Any, **options: Any) -> dict[str, float]:
         return time_in_turns(models, feeds, **{**options, "seconds": 0.001})
 
-    monkeypatch.setattr(pruning, "time_in_turns", take_short_turns)
+    monkeypatch.setattr(pruning_report, "time_in_turns", take_short_turns)
 
 
 def make_mlp(hidden: int = 64) -> ir.Model:
@@ -125,8 +126,8 @@ def test_speedup_is_searched_with_measured_times(monkeypatch: pytest.MonkeyPatch
     def take_turns(models: dict[str, Any], feeds: Any, **options: Any) -> dict[str, float]:
         return {name: float(macs_of(onward.load(m))) for name, m in models.items()}
 
-    monkeypatch.setattr(pruning, "time_in_turns", take_turns)
-    monkeypatch.setattr(pruning.speed, "time_in_turns", take_turns)
+    monkeypatch.setattr(pruning_report, "time_in_turns", take_turns)
+    monkeypatch.setattr(speed, "time_in_turns", take_turns)
     report = prune(make_mlp(), make_rows(), speedup=2.0, multiple=2)
     assert report.helped and report.speedup is not None and 2.0 <= report.speedup < 2.3
     best = prune(make_mlp(), make_rows(), speedup=1000.0)

@@ -111,7 +111,7 @@ class OrtTraining:
 
     def results_of_empty(self) -> dict[str, Array]:
         """Results for the empty batch that was just skipped."""
-        names = (LOSS, *self._layout.outputs)
+        names = self._layout.results_of("train")
         return dict(zip(names, self._open("train").results_of_empty(names)))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> dict[str, Array] | None:
@@ -166,7 +166,7 @@ class OrtTraining:
         for i in segments.forward:
             hooks.before(i)
             segments.skip(i)
-        names = (LOSS, *self._layout.outputs)
+        names = self._layout.results_of("train")
         return dict(zip(names, segments.results_of_empty(names)))
 
     def skip_backward_segments(self, first: bool, hooks: SegmentHooks) -> None:
@@ -181,7 +181,7 @@ class OrtTraining:
     def infer_segments(
         self, graph: str, feeds: Mapping[str, Any], hooks: SegmentHooks
     ) -> dict[str, Array]:
-        segments, names = self._open_inference(graph), self._shown(graph)
+        segments, names = self._open_inference(graph), self._layout.results_of(graph)
         segments.bind_feeds(feeds)
         is_run = graph == "predict" or not segments.is_empty
         for i in segments.forward:
@@ -200,21 +200,16 @@ class OrtTraining:
         self._updates.set_squares(squares)
         self.finite = finite
 
-    def _shown(self, graph: str) -> tuple[str, ...]:
-        """The results of `evaluate` or `predict`."""
-        layout = self._layout
-        return layout.model_outputs if graph == "predict" else (LOSS, *layout.outputs)
-
     def _open_inference(self, graph: str) -> splitting.Segments:
         if graph not in self._inferences:
-            names = list(dict.fromkeys(self._shown(graph)))
+            names = list(dict.fromkeys(self._layout.results_of(graph)))
             self._inferences[graph] = splitting.Segments(
                 getattr(self._program, graph),
                 self._layout,
                 self.store,
                 self._opener.open,
                 names,
-                self._shown(graph),
+                self._layout.results_of(graph),
             )
         return self._inferences[graph]
 
@@ -308,7 +303,7 @@ class OrtTraining:
     # -- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        names = (LOSS, *self._layout.outputs)
+        names = self._layout.results_of("evaluate")
         bound = self._open("evaluate")
         bound.bind(feeds)
         if bound.is_empty:

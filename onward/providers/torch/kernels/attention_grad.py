@@ -27,11 +27,10 @@ from onward.providers.torch.kernels.attention import (
     split_heads,
 )
 from onward.providers.torch.kernels.hidden_samples import without_hidden
+from onward.providers.torch.private_domain import DOMAIN
 
 kernel = OpTable()
 aten = torch.ops.aten
-
-DOMAIN = "onward.torch"
 CPU, FLASH, EFFICIENT, CUDNN = "cpu", "flash", "efficient", "cudnn"
 _GROUPS_HEADS = (FLASH, CUDNN)  # they take fewer key heads than query heads
 _STEP = 8  # a head's size, and a mask's rows, are multiples of it on CUDA

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Int, Tensor, torch_dtype
-from onward.providers.torch.kernels.attention_grad import DOMAIN
 from onward.providers.torch.kernels.emulated_dtypes import by_bits, by_value
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
+from onward.providers.torch.private_domain import DOMAIN
 
 kernel = OpTable()
 

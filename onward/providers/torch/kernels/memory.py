@@ -25,7 +25,7 @@ from onward.passes.memory_functions import (
 )
 from onward.providers.torch.copy_stream import copy_stream
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
-from onward.providers.torch.kernels.attention_grad import DOMAIN
+from onward.providers.torch.private_domain import DOMAIN
 
 CHANGE_AFTER, COPY_AFTER = "ChangeAfter", "CopyAfter"
 

@@ -9,7 +9,7 @@ private (domain `onward.torch`): providers/torch/fused_norm_gradient.py writes i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,7 @@ from onward.graph.operator_table import OpTable
 from onward.lazy import LazyModule
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels import random
-from onward.providers.torch.kernels.attention_grad import DOMAIN
+from onward.providers.torch.private_domain import DOMAIN
 
 if TYPE_CHECKING:
     from onward.providers.torch.kernels import norm_rows
@@ -102,17 +102,7 @@ def _compute(
 
 @_compute.register_fake
 def _(
-    x: Tensor,
-    scale: Tensor,
-    mean: Tensor | None,
-    inv: Tensor | None,
-    residual: Tensor | None,
-    key: Tensor | None,
-    terms: list[Tensor],
-    epsilon: float,
-    own: int,
-    ratio: float,
-    factor: float,
+    x: Tensor, scale: Tensor, mean: Any, inv: Any, residual: Any, key: Tensor | None, *_: Any
 ) -> Results:
     masked = x.new_empty((0, x.shape[1])) if key is None else torch.empty_like(x)
     return torch.empty_like(x), masked, x.new_empty((3, x.shape[1]), dtype=torch.float32)

@@ -16,8 +16,8 @@ import onnx_ir as ir
 
 from onward.graph.operators import VIEWS, named
 from onward.passes.memory_functions import is_await, is_barrier
-from onward.providers.torch.kernels.attention_grad import DOMAIN
 from onward.providers.torch.kernels.memory import CHANGE_AFTER, COPY_AFTER
+from onward.providers.torch.private_domain import DOMAIN
 
 _VIEWS = VIEWS | named("Cast Expand Gather Slice Split Transpose")  # torch may copy nothing
 

@@ -93,7 +93,7 @@ class StepFunctions:
         self, function: FunctionWriter, graph: TorchGraph, results: Mapping[str, str]
     ) -> list[str]:
         """The loss and the outputs; copies, where later lines write to their memory."""
-        names = (LOSS, *self._layout.outputs)
+        names = self._layout.results_of("train")
         for name in names:
             if name in graph.views:
                 function.line(f"{results[name]} = {results[name]}.clone()")

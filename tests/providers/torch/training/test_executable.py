@@ -224,8 +224,9 @@ def test_an_index_out_of_range_names_the_node() -> None:
 
 def test_a_failing_kernel_is_a_provider_error() -> None:
     one = opened()
+    failing = mock.Mock(side_effect=RuntimeError("no"))
     with (
-        mock.patch.object(one, "_function", return_value=mock.Mock(side_effect=RuntimeError("no"))),
+        mock.patch.object(one._calls, "_write", return_value=failing),
         pytest.raises(ProviderError, match="torch failed: no"),
     ):
         one.step(batches(1)[0], Draw(0, 0, 0), 1.0)

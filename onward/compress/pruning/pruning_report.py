@@ -1,0 +1,66 @@
+"""Measure a pruned model and the original, and report both."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onward.compress.pruning.pruning_task import Pruned, PruningTask
+from onward.compress.pruning.unit_costs import count_macs
+from onward.compress.pruning.units import finish
+from onward.compress.quality import Quality
+from onward.compress.report import Measured, Report
+from onward.compress.timing import time_in_turns
+from onward.graph.files import weight_bytes
+
+_LARGE = 1 << 30  # bytes; a protobuf message ends at 2 GiB
+
+
+def make_report(task: PruningTask, pruned: Pruned) -> Report:
+    """Measure the model and the original in turns."""
+    task.progress("measure the result", 0, None)
+    model = finish(pruned.model)
+    times = time_in_turns(
+        {"before": task.original, "after": model}, task.timed, providers=task.providers
+    )
+    before = _measure(task, task.original, times["before"], task.judge.original)
+    after = _measure(task, model, times["after"], task.judge.rate(model))
+    notes, found = list(pruned.notes), times["before"] / times["after"]
+    if task.goal.speedup is not None and not pruned.reached:
+        notes.insert(
+            0,
+            f"{task.goal.speedup:g} times as fast was not reached: the fastest model found "
+            f"is {found:.2f} times as fast",
+        )
+    elif found < 1 and not task.goal.is_sparse:
+        notes.append(
+            "the model is smaller, but not faster here: kernels like multiples of 16, and a "
+            "model this small spends its time outside of them"
+        )
+    return Report(
+        task="prune",
+        model=model,
+        helped=bool(pruned.changes) and pruned.reached,
+        before=before,
+        after=after,
+        changes=pruned.changes,
+        notes=notes,
+        metric_name=task.judge.metric_name,
+    )
+
+
+def _measure(task: PruningTask, model: ir.Model, seconds: float, quality: Quality) -> Measured:
+    weights = [v.const_value for g in model.graphs() for v in g.initializers.values()]
+    tensors = [tensor for tensor in weights if tensor is not None]
+    return Measured(
+        file_bytes=_count_bytes(model),
+        seconds=seconds,
+        quality=quality,
+        macs=count_macs(model, task.open_sizes()),
+        parameters=sum(tensor.size for tensor in tensors),
+    )
+
+
+def _count_bytes(model: ir.Model) -> int:
+    """The size of a model's file; of a large one, that of its weights."""
+    weights = weight_bytes(model)
+    return weights if weights > _LARGE else len(ir.to_proto(model).SerializeToString())
