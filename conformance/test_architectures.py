@@ -31,6 +31,7 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in SAMPLED else pytest.mark.slow) for n in ARCHITECTURES]
 )

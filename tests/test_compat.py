@@ -259,6 +259,7 @@ def test_our_modules_import_the_real_onnxruntime() -> None:
     assert users == set(compat._USERS)
 
 
+@pytest.mark.integration
 def test_ortmodules_names_are_onwards() -> None:
     code = """
         import onward.compat
@@ -292,6 +293,7 @@ def test_ortmodules_names_are_onwards() -> None:
     assert ran(code) == ""
 
 
+@pytest.mark.integration
 def test_torch_orts_names_are_onwards() -> None:
     code = """
         import onward.compat

@@ -73,6 +73,7 @@ WITH_COMMANDS = [page for page in PAGES if list(commands(read(page)))][1:]  # RE
 
 
 # pages with commands run their examples below, before the commands
+@pytest.mark.integration
 @pytest.mark.parametrize("page", named([page for page in WITH_CODE if page not in WITH_COMMANDS]))
 def test_the_examples_of_a_page_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_the_examples_of_a_page_run_one_after_another(
         exec(compile(tree, str(page), "exec", dont_inherit=True), names)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("page", named(WITH_COMMANDS))
 def test_the_commands_of_a_page_run_one_after_another(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +185,7 @@ def test_a_page_is_plain_markdown(page: Path) -> None:
     assert "--8<--" not in without_code(read(page))  # which a code host shows as it is
 
 
+@pytest.mark.integration
 def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -60,6 +60,7 @@ def test_there_are_examples() -> None:
     assert EXAMPLES
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     needed = ["torch"] * path.stem.startswith("pytorch_") + NEEDS.get(path.stem, [])
@@ -71,6 +72,7 @@ def test_an_example_runs(path: Path, tmp_path: Path) -> None:
     assert f"python examples/{path.name}" in path.read_text("utf-8")
 
 
+@pytest.mark.integration
 def test_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     runs = [run_example(DIGITS, tmp_path) for _ in range(2)]
     assert "python examples/train_digits.py" in DIGITS.read_text("utf-8")
@@ -80,6 +82,7 @@ def test_training_goes_on_from_its_checkpoints(tmp_path: Path) -> None:
     assert "going on from step 296" in again and "epoch" not in again
 
 
+@pytest.mark.integration
 def test_a_language_model_goes_on_with_its_run(tmp_path: Path) -> None:
     first, again = (run_example(GPT2, tmp_path, "--steps", steps).stdout for steps in ("2", "4"))
     assert "python examples/character_gpt2.py" in GPT2.read_text("utf-8")
@@ -92,6 +95,7 @@ def test_a_language_model_goes_on_with_its_run(tmp_path: Path) -> None:
     assert len(sample) > 200 and sample.isascii()
 
 
+@pytest.mark.integration
 def test_a_table_with_missing_values_is_predicted(tmp_path: Path) -> None:
     printed = run_example(TABULAR, tmp_path).stdout
     [r2] = map(float, re.findall(r"R2 on held-out districts: ([\d.]+)", printed))
@@ -99,11 +103,13 @@ def test_a_table_with_missing_values_is_predicted(tmp_path: Path) -> None:
     assert r2 > 0.65 and error < 0.4
 
 
+@pytest.mark.integration
 def test_the_digit_that_was_left_out_is_an_anomaly(tmp_path: Path) -> None:
     [share] = map(float, re.findall(r"AUC .* ([\d.]+)%", run_example(ANOMALY, tmp_path).stdout))
     assert share > 90
 
 
+@pytest.mark.integration
 def test_int8_models_are_as_good_and_smaller_on_stock_onnxruntime(tmp_path: Path) -> None:
     printed = run_example(QUANTIZATION, tmp_path).stdout
     shares = [float(share) for share in re.findall(r"([\d.]+)% of unseen", printed)]
@@ -139,6 +145,7 @@ def test_lora_is_as_good_as_full_fine_tuning_with_few_parameters(tmp_path: Path)
     assert list(tmp_path.glob("runs/*/*.safetensors"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", [SENTENCES, LORA], ids=["sentences", "lora"])
 def test_the_minilm_examples_say_where_their_files_come_from(path: Path, tmp_path: Path) -> None:
     done = run_program(path, folder=tmp_path)
@@ -173,6 +180,7 @@ def test_an_example_says_where_its_files_come_from(
     assert f"python examples/{path.name}" in done.stderr
 
 
+@pytest.mark.integration
 def test_mnist_is_read_from_its_wheel(tmp_path: Path) -> None:
     """With digits in the place of MNIST: in its format, and few."""
     images, labels = load_digits()

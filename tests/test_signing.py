@@ -159,6 +159,7 @@ def test_without_the_extra_the_error_says_what_to_install(
         sign(model, keys(model)[0])
 
 
+@pytest.mark.integration
 def test_the_command_line_signs_and_verifies(model: Path, tmp_path: Path) -> None:
     def onward(*words: object) -> subprocess.CompletedProcess[str]:
         program = "from onward.cli.main import main; main()"

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from conformance.reliability.adversarial import CASES, Outcome
 
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.integration
 def test_every_model_of_the_corpus_is_refused() -> None:
     command = [sys.executable, "-m", "conformance.reliability.adversarial"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -11,6 +11,7 @@ from conformance.reliability import bombs
 FEW = ["loop", "one matmul", "doubling tensors", "constant of shape", "recursive function"]
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds the memory cap")
 def test_bombs_end_at_the_deadline_with_the_memory_cap_held() -> None:
     rows = bombs.go_off(FEW, isolated=True, provider="CPUExecutionProvider")

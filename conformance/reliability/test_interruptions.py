@@ -8,6 +8,8 @@ import pytest
 
 from conformance.reliability import interruptions
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each attempt is a forked process")
 def test_interrupted_training_is_bit_identical() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from conformance.reliability import killed_workers
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize(
     ("times", "steps"), [(2, 20), pytest.param(4, 40, marks=pytest.mark.slow)], ids=["two", "four"]

@@ -18,6 +18,7 @@ from onward.checkpoints.sharded import sharded_checkpoint
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and sockets are POSIX's")
 
 
+@pytest.mark.integration
 def test_no_checkpoint_is_lost_when_a_writer_of_the_group_is_killed() -> None:
     tally = torn_sharded_saves.kill_all(4, seed=5, by_clock=False)
     assert not tally.faults
@@ -25,6 +26,7 @@ def test_no_checkpoint_is_lost_when_a_writer_of_the_group_is_killed() -> None:
     assert "lost or torn: 0 in 4: < 3/4" in tally.line()
 
 
+@pytest.mark.integration
 def test_newest_sharded_checkpoint_loads_after_a_power_failure() -> None:
     with replayed_sharded_saves.quiet():
         tally = replayed_sharded_saves.replay_all(2, 1, seed=1)
@@ -52,12 +54,14 @@ def test_reader_that_verifies_nothing_is_detected(monkeypatch: pytest.MonkeyPatc
     assert damaged_shards.damage_all(20, 0, seed=3).faults
 
 
+@pytest.mark.integration
 def test_failed_disk_of_one_rank_is_reported_by_all_and_loses_nothing() -> None:
     tally = full_shard_disks.fail_all(every=7)
     assert not tally.faults
     assert tally.reported.total() > 20 and {"write", "sync", "names"} & set(tally.reported)
 
 
+@pytest.mark.integration
 def test_group_that_was_replaced_commits_nothing() -> None:
     tally = split_brain.take_over_all(2, seed=1)
     assert not tally.faults

@@ -33,6 +33,7 @@ def test_hint_is_translated_to_options(message: str, typed: str) -> None:
     assert translate_hints(message) == typed
 
 
+@pytest.mark.integration
 def test_no_hint_of_the_library_is_printed_as_python() -> None:
     """Every second line of every error in the package, with its names filled in."""
     hints = [hint for path in PACKAGE.rglob("*.py") for hint in hints_of(path)]

@@ -23,6 +23,7 @@ def measured(rank: int) -> int:
     return measure_bucket_size(Communicator())
 
 
+@pytest.mark.integration
 def test_processes_agree() -> None:
     first, second = run_processes(measured, 2)
     assert first == second and first in SIZES

@@ -66,6 +66,7 @@ def lose_a_process(rank: int) -> tuple[str, int]:
     return str(caught.value), pids[1]
 
 
+@pytest.mark.integration
 def test_a_lost_process_is_named_as_such() -> None:
     text, pid = run_processes(lose_a_process, 2)[0]
     assert f"process 1 (pid {pid}) of this machine ended\n" in text and "--resume" in text
@@ -76,6 +77,7 @@ def ranks_of_groups(rank: int) -> tuple[list[int], list[int]]:
     return groups.shards.gather_objects(rank), groups.copies.gather_objects(rank)
 
 
+@pytest.mark.integration
 def test_hybrid_groups() -> None:
     found = run_processes(ranks_of_groups, 4)
     assert found == [([0, 1], [0, 2]), ([0, 1], [1, 3]), ([2, 3], [0, 2]), ([2, 3], [1, 3])]

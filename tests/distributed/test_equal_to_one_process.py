@@ -13,6 +13,8 @@ from onward.distributed.parallel import Parallel
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part, trained
 
+pytestmark = pytest.mark.integration
+
 ROWS = 12
 CASES: dict[str, dict[str, Any]] = {
     "equal batches": {"sizes": (6, 6)},

@@ -68,6 +68,7 @@ def describe(rank: int) -> tuple[object, ...]:
     return team.rank, team.size, team.backend, team.parallel, team.bytes_sent > 0, *found
 
 
+@pytest.mark.integration
 def test_processes_of_a_group_are_a_team() -> None:
     parallel = Parallel(data=2, bucket=1000)
     for rank, found in enumerate(run_processes(describe, 2)):

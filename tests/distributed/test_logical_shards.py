@@ -13,6 +13,8 @@ from onward.programs.batch_rows import rows_of_process
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, trained
 
+pytestmark = pytest.mark.integration
+
 ROWS, SHARDS = 11, 4
 CASES: list[dict[str, Any]] = [
     {"model": {"dropout": 0.5, "batch_norm": True}},

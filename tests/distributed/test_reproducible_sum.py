@@ -55,6 +55,7 @@ def sum_in_groups(rank: int) -> list[Any]:
     return found
 
 
+@pytest.mark.integration
 def test_sums_are_the_same_bits_on_1_2_3_and_4_processes() -> None:
     found = run_processes(sum_in_groups, 4)
     expected = [

@@ -16,6 +16,8 @@ from onward.sessions.training.session import TrainingSession
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import CLASSES, part
 
+pytestmark = pytest.mark.integration
+
 ROWS, CHANNELS = 12, 3
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 SYNC = Parallel(sync_batch_norm=True, bucket=200)

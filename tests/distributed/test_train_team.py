@@ -31,6 +31,8 @@ from tests.distributed.team_runs import (
     write_text,
 )
 
+pytestmark = pytest.mark.integration
+
 TABLE = {"target": "kind"}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "classes": (write_table, {**TABLE, "ema": 0.9, "metrics": ["accuracy", "f1", "auc"]}),

@@ -12,6 +12,8 @@ from onward.errors import FeedError, OptionError
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part, trained
 
+pytestmark = pytest.mark.integration
+
 ROWS = 12
 WAYS: dict[str, dict[str, Any]] = {
     "plain": {},

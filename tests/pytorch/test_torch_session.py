@@ -73,6 +73,7 @@ def same(module: nn.Module, other: nn.Module) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.integration
 def test_training_moves_from_torch_to_a_session_and_back(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, given = Net(), batches(6)
@@ -143,6 +144,7 @@ def test_loss_of_onward_and_optimizer_of_onward() -> None:
         write_to_module(session, nn.Linear(3, 2))
 
 
+@pytest.mark.integration
 def test_language_model_returns_its_own_loss() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -17,6 +18,8 @@ from onward.runner.config import make_config
 from onward.runner.events import StepRecord
 from onward.runner.plan.make_plan import make_plan
 from onward.runner.run import Run
+
+pytestmark = pytest.mark.integration
 
 STEPS, WARMUP, RATE, DECAY = 200, 0.1, 1e-3, 0.01
 LAYERS, HEADS, WIDTH, CONTEXT = 2, 2, 16, 16

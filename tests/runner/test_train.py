@@ -84,6 +84,7 @@ def test_a_run_leaves_a_model_and_everything_about_it(table: Path) -> None:
     assert [int(row["step"]) for row in evaluated] == [9 * n for n in range(1, 11)]
 
 
+@pytest.mark.integration
 def test_the_exported_model_is_the_best_one(table: Path) -> None:
     run = train(epochs=6, learning_rate=0.3, validation_split=0.3)
     numbers = [float(row["val_accuracy"]) for row in rows(run) if row["val_accuracy"]]
@@ -111,6 +112,7 @@ RESUMED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("how", "settings"),
     [pytest.param("signal", settings, id=f"signal-{name}") for name, settings in RESUMED.items()]
@@ -201,6 +203,7 @@ def test_nothing_is_left_of_a_run_that_cannot_begin(table: Path) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.integration
 def test_automatic_settings_are_measured_once(table: Path) -> None:
     run = train(epochs=1, learning_rate="auto", callbacks=[StopAt(2)])
     found = run.folder.read_record()["resolved"]["learning_rate"]

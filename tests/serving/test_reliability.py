@@ -61,6 +61,7 @@ def test_wrong_answers_and_server_errors_are_found(fault: str, words: str) -> No
     assert [each for each in tally.faults if words in each]
 
 
+@pytest.mark.integration
 def test_an_overload_is_shed() -> None:
     found = overload.overload(1.0, 5.0, SERVER, rounds=1)
     late = ("a refusal took", "an accepted request took", "answers/s of", "after the recovery")
@@ -80,6 +81,7 @@ def test_an_overload_that_is_not_shed_is_found() -> None:
     ]
 
 
+@pytest.mark.integration
 def test_hostile_connections_harm_nobody() -> None:
     found = hostile_connections.attack_all(5, 0.3, ATTACKS, SERVER)
     assert not [fault for fault in found.tally.faults if "p99 rose" not in fault]
@@ -95,6 +97,7 @@ def test_slow_normal_traffic_is_found() -> None:
     ]
 
 
+@pytest.mark.integration
 def test_termination_loses_no_accepted_request() -> None:
     tally, waiting = terminations.terminate_all(1, 8, seed=0, command=SERVER)
     assert not tally.faults and waiting and tally.outcomes["200"]
@@ -105,6 +108,7 @@ def test_lost_requests_at_a_termination_are_found() -> None:
     assert [fault for fault in tally.faults if "was not answered" in fault]
 
 
+@pytest.mark.integration
 def test_hot_reloads_fail_no_request() -> None:
     found = hot_reloads.reload_all(4, 4, SERVER)
     assert not found.tally.faults and found.replaced == 4 and found.newest == 4
@@ -115,6 +119,7 @@ def test_stale_answers_after_a_reload_are_found() -> None:
     assert [fault for fault in found.tally.faults if "answered request" in fault]
 
 
+@pytest.mark.integration
 def test_a_server_stays_the_same() -> None:
     found = steady_serving.serve_many(1000, 8, seed=0, command=SERVER, growth=64 << 20)
     assert not found.tally.faults and found.early.memory and found.early.threads

@@ -12,6 +12,8 @@ import pytest
 
 from tests.training.nets import convolutional, mlp, two_outputs
 
+pytestmark = pytest.mark.integration
+
 NOTEBOOK = """
     import numpy as np
     import onnx

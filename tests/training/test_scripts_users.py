@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 from tests.training.nets import float_info, mlp, model_of
 from tests.training.test_scripts import run_unchanged
 
+pytestmark = pytest.mark.integration
+
 
 def language(words: int = 9, size: int = 6) -> onnx.ModelProto:
     """Scores of the next word, from the words so far and a state."""

@@ -331,5 +331,6 @@ def save_and_load(rank: int, folder: str) -> Any:
     return found.step, found.read_range("w", 3, 8).tolist()
 
 
+@pytest.mark.integration
 def test_gloo_processes_save_and_load_together(tmp_path: Path) -> None:
     assert run_processes(save_and_load, 2, str(tmp_path)) == [(2, [6.0, 8.0, 10.0, 12.0, 14.0])] * 2

@@ -19,6 +19,8 @@ from onward.errors import RunFenced
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part
 
+pytestmark = pytest.mark.integration
+
 CASE = {"model": {"batch_norm": True}}
 
 

@@ -119,6 +119,7 @@ def found() -> list[dict[str, tuple[float, dict[str, Any]]]]:
     return run_processes(train_all, 2)
 
 
+@pytest.mark.integration
 def test_both_processes_have_the_same_weights(found: list[dict[str, Any]]) -> None:
     for name, (_, weights) in found[0].items():
         for tensor, other in zip(weights.values(), found[1][name][1].values()):

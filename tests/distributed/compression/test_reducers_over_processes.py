@@ -78,6 +78,7 @@ def found(of_ranks: list[tuple[list[dict[str, Any]], list[float]]]) -> list[list
     return [reduced for reduced, _ in of_ranks]
 
 
+@pytest.mark.integration
 def test_all_processes_end_with_the_same_bits(found: list[list[dict[str, Any]]]) -> None:
     for other in found[1:]:
         for settings, one, two in zip(SETTINGS, found[0], other):

@@ -61,6 +61,7 @@ def test_processes_get_ranks_variables_and_their_arguments_unchanged(
     assert log.read_text() == "output of 1\n"
 
 
+@pytest.mark.integration
 def test_a_failure_starts_all_again_and_the_last_one_is_told(
     workers: Workers, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_failure_starts_all_again_and_the_last_one_is_told(
     assert "[1] output of 1" in printed.out.splitlines()
 
 
+@pytest.mark.integration
 def test_processes_whose_run_others_train_do_not_start_again(
     workers: Workers, start: Start
 ) -> None:
@@ -85,6 +87,7 @@ def test_processes_whose_run_others_train_do_not_start_again(
     assert code.result(LIMIT) == 77
 
 
+@pytest.mark.integration
 def test_the_process_that_failed_first_is_named(
     workers: Workers, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +101,7 @@ def test_the_process_that_failed_first_is_named(
     assert found[0].next_line() == "SIGTERM"
 
 
+@pytest.mark.integration
 def test_signals_are_passed_on_once_so_that_processes_may_save(workers: Workers) -> None:
     launch = ["onward", "launch", "--nproc", "2", *workers.command()[1:]]
     with subprocess.Popen([sys.executable, "-m", *launch], cwd=ROOT) as process:
@@ -108,6 +112,7 @@ def test_signals_are_passed_on_once_so_that_processes_may_save(workers: Workers)
     assert [worker.next_line() for worker in found] == ["", ""]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("victim", ["agent", "launcher"])
 def test_no_process_outlives_its_agent_or_its_launcher(workers: Workers, victim: str) -> None:
     launch = ["onward", "launch", "--nproc", "2", *workers.command()[1:]]

@@ -155,6 +155,7 @@ def test_nan_never_reaches_the_weights() -> None:
         assert np.isfinite(list(map(np.sum, parameters_of(session_of(server)).values()))).all()
 
 
+@pytest.mark.integration
 def test_a_worker_is_killed_and_another_joins() -> None:
     """In synchronous mode, where the others would wait for the dead one for ever."""
     context = multiprocessing.get_context("spawn")

@@ -20,6 +20,8 @@ from onward.programs.program import Layout
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import OPTIMIZERS, batches, classifier, open_session, part
 
+pytestmark = pytest.mark.integration
+
 BUCKET = 300
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -14,6 +14,8 @@ from onward.sessions.training.session import TrainingSession
 from tests.distributed.group_of_processes import run_processes
 from tests.distributed.training_cases import batches, open_session, part
 
+pytestmark = pytest.mark.integration
+
 ROWS, BATCHES = 12, 4
 TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 EQUAL = {2: (6, 6), 4: (3, 3, 3, 3)}

@@ -48,6 +48,7 @@ def test_report_counts_parameters_gradients_and_slots() -> None:
     assert report.peak == report.unlimited_peak == 4 * report.parameters + report.activations.peak
 
 
+@pytest.mark.integration
 def test_report_takes_sizes_or_feeds() -> None:
     program = build(transformer("batch", layers=1), None)
     by_size = onward.memory_report(program, {"batch": 8})

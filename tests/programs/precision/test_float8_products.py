@@ -168,6 +168,7 @@ def test_gradients_are_near_those_of_bfloat16() -> None:
         assert cosine > 0.99, name
 
 
+@pytest.mark.integration
 def test_inductor_trains_alike(caplog: pytest.LogCaptureFixture) -> None:
     feeds = batches(30)
     one, other = (trained(opened(FP8, each), feeds) for each in (TORCH, INDUCTOR))

@@ -62,6 +62,7 @@ def test_bfloat16_is_as_near_with_the_dynamo_exporter(name: str, dynamic: bool) 
     assert_near_autocast(name, dynamo=True, dynamic=dynamic)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", INPUTS)
 def test_float16_trains_with_a_dynamic_loss_scale(name: str) -> None:
     module, batch = make(name)

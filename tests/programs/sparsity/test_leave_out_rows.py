@@ -42,6 +42,7 @@ ENDS = [  # of a transformer, with which settings, on which engine, and what is 
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("end", "how", "provider", "note"), ENDS)
 def test_gradients_are_those_of_all_tokens(end: str, how: Any, provider: str, note: str) -> None:
     model = transformer(end, dtype=np.float64, **how)
@@ -110,6 +111,7 @@ def test_scores_that_are_returned_are_zero_at_padding() -> None:
     np.testing.assert_allclose(found, np.where(kept, expected, 0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.integration
 @PROVIDERS
 def test_dropout_draws_for_tokens_that_are_kept(provider: str) -> None:
     """The same steps for the same seed, whatever is in the padding."""

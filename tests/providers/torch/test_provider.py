@@ -43,6 +43,7 @@ def block() -> ir.Model:
     return op.model(y=op.Add(x, op.Reshape(mixed, op.Shape(x))))
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_matches_onnxruntime_for_every_shape() -> None:
     options = onward.SessionOptions(disable_fallback=True)

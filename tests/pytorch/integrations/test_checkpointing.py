@@ -16,6 +16,8 @@ from tests.pytorch.integrations.small_nets import (
     make_net,
 )
 
+pytestmark = pytest.mark.integration
+
 
 class Blocks(nn.Module):
     """Two blocks; the calls of each are counted."""

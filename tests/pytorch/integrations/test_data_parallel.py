@@ -12,6 +12,8 @@ from tests.forked_processes import forking_context
 from tests.pytorch.integrations import two_processes
 from tests.pytorch.integrations.small_nets import assert_close
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

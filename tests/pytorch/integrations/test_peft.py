@@ -11,6 +11,8 @@ import onward
 from tests.pytorch.integrations.small_gpt2 import make_gpt2, make_tokens
 from tests.pytorch.integrations.small_nets import assert_close, bare
 
+pytestmark = pytest.mark.integration
+
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 

@@ -11,6 +11,8 @@ import torch
 import onward
 from tests.pytorch.integrations.small_gpt2 import make_gpt2, make_tokens
 
+pytestmark = pytest.mark.integration
+
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 

@@ -93,6 +93,7 @@ def test_a_module_of_torch_is_trained_evaluated_and_saved(tmp_path: Path) -> Non
     assert torch.equal(state["head.weight"], trainer.model.head.weight)
 
 
+@pytest.mark.integration
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path: Path) -> None:
     saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}
     whole = make(tmp_path / "whole", **saves)
@@ -127,6 +128,7 @@ def test_batches_that_are_left_at_the_end_of_an_epoch_make_an_update(tmp_path: P
     assert trainer.session is not None and trainer.session.steps == 6
 
 
+@pytest.mark.integration
 def test_bf16_is_mixed_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.providers.low_precision.processor_flags", frozenset)
     with pytest.raises(ProviderError, match="no instructions for bfloat16"):

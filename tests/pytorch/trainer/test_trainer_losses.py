@@ -49,6 +49,7 @@ def compare(name: str, folder: Path, **changed: Any) -> tuple[Any, Any]:
     return ours, theirs
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["gpt2", pytest.param("bert", marks=pytest.mark.slow)])
 def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     ours, theirs = compare(name, tmp_path)

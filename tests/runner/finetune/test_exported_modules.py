@@ -79,6 +79,7 @@ def model_of(exporter: str) -> ir.Model:
     return ir.from_proto(exported()[exporter])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_exported_layers_have_adapters(exporter: str) -> None:
     model, feeds = model_of(exporter), {"x": random(2, 3, 4, 4)}
@@ -155,6 +156,7 @@ def test_adapters_train_as_the_same_formula_does_in_torch(dora: bool) -> None:
         np.testing.assert_allclose(session.parameters[name], tensor.detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize(
     "settings",
@@ -186,6 +188,7 @@ def test_exported_models_are_adapted_and_exported(exporter: str, settings: dict[
     assert difference(run(result, x=x), [predicted]) < 1e-4
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_exported_models_train_in_mixed_precision(exporter: str) -> None:
     adapted = adapt_model(make_config(new_head=4), model_of(exporter))

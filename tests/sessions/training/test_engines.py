@@ -77,6 +77,7 @@ def close(a: Any, b: Any, tolerance: float) -> None:
         np.testing.assert_allclose(a[name], b[name], atol=tolerance, rtol=tolerance, err_msg=name)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("engine", "name"),
     [pytest.param(e, m, marks=marks(e, m), id=f"{m}-{e}") for e in ENGINES for m in CASES],
@@ -104,6 +105,7 @@ def test_parameters_match_a_torch_loop(engine: str, name: str) -> None:
     close(one.parameters, {n: w.detach().numpy() for n, w in weights.items()}, 1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["mlp", "cnn", "lstm"])
 def test_a_checkpoint_of_one_engine_resumes_on_the_others(name: str, tmp_path: Path) -> None:
     compare_resumed(name, ON_CPU if name == "mlp" else ON_CPU[:2], tmp_path)

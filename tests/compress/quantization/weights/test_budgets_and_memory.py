@@ -17,6 +17,8 @@ from onward.graph.builder import OpBuilder
 from onward.graph.files import weight_bytes
 from onward.sessions.inference import InferenceSession
 
+pytestmark = pytest.mark.integration
+
 
 def chain(layers: int, size: int) -> ir.Model:
     """x (batch, size) times one weight after another."""

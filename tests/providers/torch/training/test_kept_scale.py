@@ -51,6 +51,7 @@ def tensors(session: TrainingSession) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in session.checkpoint()[0].items()}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("provider", "case"),
     [*((TORCH, case) for case in OPTIONS), (INDUCTOR, "clipped"), (INDUCTOR, "accumulated")],
@@ -71,6 +72,7 @@ def test_a_kept_scale_equals_the_hosts(
     assert "Inductor cannot compile" not in caplog.text
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("provider", [TORCH, INDUCTOR], ids=["torch", "inductor"])
 def test_a_kept_scale_goes_the_way_of_onnxruntimes(provider: Any) -> None:
     one, other = opened(ORT), opened(provider)

@@ -90,6 +90,7 @@ def fixed() -> TorchProvider:
     return TorchProvider("TorchExecutionProvider", torch.device("cpu"), captures_steps=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [eager, compiled, fixed])
 def test_segments_equal_the_whole_step(make: Callable[[], TorchProvider]) -> None:
     provider, compiles = make(), make is compiled
