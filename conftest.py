@@ -43,6 +43,7 @@ OPTIONAL = {
     "prometheus_client": "'onward[serve]'",
     "pyarrow": "'onward[data]'",
     "starlette": "'onward[serve]'",
+    "tokenizers": "'onward[text]'",
     "uvicorn": "'onward[serve]'",
     "watchfiles": "'onward[serve]'",
     "torch": "onward[torch]",

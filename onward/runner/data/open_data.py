@@ -14,14 +14,13 @@ from onward.graph.paths import check_exists, to_path
 from onward.message_text import suggest_names
 from onward.runner.data import arrow_files
 from onward.runner.data.array_files import map_npy, npz_splits, open_npy, open_npz
-from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.csv_files import CsvDataset
 from onward.runner.data.dataset import Dataset, JoinedDatasets, SelectedColumns, choose_columns
 from onward.runner.data.image_folder import ImageFolder, class_names, has_images, subfolders
 from onward.runner.data.in_memory import MEMORY_LIMIT, ArrayDataset, from_rows, from_table
 from onward.runner.data.json_lines import JsonLinesDataset
 from onward.runner.data.reader_options import ReaderOptions
-from onward.runner.data.text_files import TextLines, TokenBlocks, open_blocks
+from onward.runner.data.text_files import TextLines, TokenBlocks, Vocabulary, open_blocks
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test")
 _TRAINING = ("train", "training")
@@ -40,7 +39,7 @@ def open_data(
     skip_broken: bool | None = None,
     block: int | None = None,
     tokenize: Callable[[str], Iterable[int]] | None = None,
-    vocabulary: CharacterVocabulary | None = None,
+    vocabulary: Vocabulary | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Dataset:
     """Open data to read rows from: a file, a folder, several files, a table, arrays, or rows.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onward import settings
 from onward.errors import OptionError
 from onward.message_text import list_names
-from onward.runner.data.characters import CharacterVocabulary
+from onward.runner.data.text_files import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class ReaderOptions:
     skip_broken: bool | None = None
     block: int | None = None
     tokenize: Callable[[str], Iterable[int]] | None = None
-    vocabulary: CharacterVocabulary | None = None
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         length = settings.integer(1)
