@@ -28,6 +28,7 @@ OPTIONAL = {
     "PIL": "onward[images]",
     "accelerate": "'onward[integrations]'",
     "cryptography": "onward[signing]",
+    "datasets": "datasets",
     "hypothesis": "hypothesis",
     "lightning": "'onward[integrations]'",
     "material": "onward[docs]",

@@ -40,6 +40,11 @@ class ReaderOptions:
         if self.block is None and (self.tokenize or self.vocabulary):
             raise OptionError("tokenize and vocabulary need block: the number of tokens in a row")
 
+    @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """(channels, height, width) of images in columns."""
+        return (self.channels or 3, *(self.image_size or (None, None)))
+
     def only(self, source: object, *taken: str) -> None:
         """Refuse settings that this source does not take."""
         for name, value in vars(self).items():

@@ -224,7 +224,7 @@ def _read_columns(
     choices += [] if choice is None else [choice]
     facts = None
     if target is not None:
-        facts = read_target(opened.training, target, None, opened.class_names)
+        facts = read_target(opened.training, target, None, opened.class_names(target))
     rows = split_rows(config, opened, facts)
     choices.append(rows.choice)
     if reused is not None:

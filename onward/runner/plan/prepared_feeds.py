@@ -26,7 +26,7 @@ from onward.runner.data.image_folder import (
     subfolders,
 )
 from onward.runner.data.number_scaling import FillMissing, Standardize
-from onward.runner.data.open_data import READERS, open_data
+from onward.runner.data.open_data import READERS, holds_arrow, open_data
 from onward.runner.data.text_tokenizer import TOKENS
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.preprocessing import METADATA_KEY, TEXT, Preprocessing
@@ -133,6 +133,9 @@ def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:
         )
     types = _types(preprocessing) if all(each.suffix.lower() in _TYPED for each in files) else None
     source = files[0] if len(files) == 1 else list(files)
+    if holds_arrow(source) and any(len(each.shape) == 4 for each in preprocessing.inputs):
+        size, channels = _image_form(_image_source(files[0], preprocessing))
+        return open_data(source, image_size=size, channels=channels)
     try:
         return open_data(source, types=types)
     except ColumnMissing:

@@ -12,9 +12,9 @@ from onward.errors import DataError, OptionError
 from onward.graph.paths import check_exists
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.dataset import IMAGE, Dataset
+from onward.runner.data.dataset import IMAGE, Dataset, names_of_classes
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
-from onward.runner.data.open_data import READERS, find_splits, open_data
+from onward.runner.data.open_data import READERS, find_splits, holds_arrow, open_data
 from onward.runner.data.text_files import MaskedBlocks, Vocabulary
 from onward.runner.data.text_tokenizer import MASK, TOKENS
 from onward.runner.plan.block_size import block_size
@@ -35,10 +35,10 @@ class TrainingData:
     choices: tuple[Choice, ...] = ()
     vocabulary: Vocabulary | None = None  # of blocks of running text
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of classes that a folder of images has."""
-        return tuple(getattr(self.training, "classes", ()))
+    def class_names(self, target: str) -> tuple[str, ...]:
+        """The names of classes that a folder of images has, or the column of the target."""
+        names = names_of_classes(self.training).get(target)
+        return names or tuple(getattr(self.training, "classes", ()))
 
 
 def open_training_data(
@@ -103,8 +103,8 @@ def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, 
     settings: dict[str, Any] = {"types": config.types, "delimiter": config.delimiter}
     if config.skip_broken and not _is_image_folder(source):
         raise OptionError("skip_broken is for folders of images\nleave it out")
-    if _is_image_folder(source):
-        image = next((each for each in ports.inputs if len(each.shape) == 4), None)
+    image = next((each for each in ports.inputs if len(each.shape) == 4), None)
+    if _is_image_folder(source) or (image is not None and holds_arrow(source)):
         channels, height, width, _ = image_sizes(image) if image else (3, None, None, False)
         if height is not None and width is not None:
             settings["image_size"] = (height, width)
