@@ -14,6 +14,7 @@ from onward.losses.regression import L1, MSE, Huber, SmoothL1
 from onward.message_text import format_sizes, list_names
 from onward.runner.config import TrainConfig
 from onward.runner.plan.model_shapes import ScoresPort, TensorPort
+from onward.runner.plan.score_ending import TWO_PROBABILITIES
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import Choice
 
@@ -52,8 +53,12 @@ def choose_loss(
         )  # fmt: skip
     if config.loss == "auto":
         name, why = _guess(port.scores, facts)
+        if port.ending == TWO_PROBABILITIES and name == "bce_with_logits":
+            why = why.replace("the output is one number", "the output their two probabilities")
     else:
         name, why = config.loss, "as given"
+        if name == "cross_entropy" and port.ending == TWO_PROBABILITIES:
+            name, why = "bce_with_logits", "as given; of two probabilities, it is the binary one"
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
     if port.ending and reads is port.scores:
         why = f"{why}; it reads the scores before the final {port.ending}"
