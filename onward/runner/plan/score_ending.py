@@ -55,13 +55,16 @@ def _joined_probability(value: ir.Value) -> ir.Value | None:
 
 
 def _before_normalizer(value: ir.Value) -> ir.Value:
-    """The Softmax before scikit-learn's Normalizer, which divides by its sum: 1."""
+    """What is before scikit-learn's Normalizer, which divides by the sum: 1 for a Softmax.
+
+    The probabilities of one class against the rest are trained as they are before it.
+    """
     node = value.producer()
     if node is None or node.op_type != "Normalizer" or node.inputs[0] is None:
         return value
     before = node.inputs[0]
     is_sum = attribute(node, "norm", "MAX") == "L1"
-    return before if is_sum and made_by(before, "Softmax") is not None else value
+    return before if is_sum and made_by(before, "Softmax", "Sigmoid") is not None else value
 
 
 def _is_over_classes(node: ir.Node, rank: int) -> bool:

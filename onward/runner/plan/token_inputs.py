@@ -58,10 +58,11 @@ def find_tokenizer(
         return None
     if config.tokenizer is not None:
         return FoundTokenizer(Path(config.tokenizer).expanduser(), "as given")
-    if stored is not None and stored.vocabulary is not None:
-        known = stored.vocabulary
-        is_tokenizer = isinstance(known, TextTokenizer)
-        return FoundTokenizer(known, "it was stored with it") if is_tokenizer else None
+    known = None if stored is None else stored.vocabulary
+    if isinstance(known, TextTokenizer):
+        return FoundTokenizer(known, "it was stored with it")
+    if known is not None:  # characters
+        return None
     if isinstance(model, (str, os.PathLike)):
         beside = Path(model).expanduser().parent / _FILE
         return FoundTokenizer(beside, "next to the model") if beside.is_file() else None

@@ -15,7 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 import onward
 from onward.losses.classification import BCEWithLogits, CrossEntropy
 from onward.runner.plan.model_shapes import read_ports
+from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.score_ending import TWO_PROBABILITIES
+from onward.sessions.training.session import TrainingSession
 from tests.models_ml import ml
 from tests.runner.plan.planned_runs import plan_of, reasons, train
 
@@ -116,6 +118,48 @@ def test_views_of_a_softmax_keep_its_classes() -> None:
 )
 def test_other_concats_are_no_probabilities(finish: Any) -> None:
     assert read_ports(classifier(finish)).scores.ending == ""
+
+
+def test_sigmoid_of_each_class_is_trained_as_it_is() -> None:
+    """As LogisticRegression of two classes: the scores are -z and z."""
+    w = np.concatenate([-W1, W1], 1)
+    plan = plan_of(classifier(lambda op, z: op.Sigmoid(z), w), DATA)
+    assert plan.loss == OneVersusRest(output="scores", target="target")
+    loss = next(each for each in plan.choices if each.what == "loss")
+    assert loss.value == "bce_with_logits" and loss.why.endswith(
+        "before the final Sigmoid, where every class has its own"
+    )
+    batch = next(plan.training.epoch(0))
+    p = 1 / (1 + np.exp(-(batch.feeds["x"] @ W1)[:, 0]))
+    expected = -np.log(np.where(LABELS[batch.positions] == 1, p, 1 - p)).mean()
+    assert train(plan, steps=1)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_one_versus_rest_is_the_binary_cross_entropy_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    w = RNG.normal(size=(4, 3)).astype(np.float32)
+    data = {"x": X, "label": np.arange(40) % 3}
+    plan = plan_of(classifier(lambda op, z: op.Sigmoid(z), w), data, batch_size=40,
+                   validation_split=0, optimizer="sgd", learning_rate=0.5)  # fmt: skip
+    assert isinstance(plan.loss, OneVersusRest)
+    batch = next(plan.training.epoch(0))
+    weight = torch.tensor(w, requires_grad=True)
+    answers = torch.nn.functional.one_hot(torch.tensor(batch.feeds["target"]), 3).float()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        torch.tensor(batch.feeds["x"]) @ weight, answers
+    )
+    expected.backward()
+    session = TrainingSession(plan.adapted.model, plan.loss, plan.optimizer, plan.options)
+    assert float(session.step(batch.feeds)["loss"]) == pytest.approx(expected.item(), rel=1e-5)
+    step = w - session.parameters["w"]
+    np.testing.assert_allclose(step / 0.5, weight.grad.numpy(), atol=1e-6)
+
+
+def test_cross_entropy_that_is_given_stays(tmp_path: Path) -> None:
+    w = RNG.normal(size=(4, 2)).astype(np.float32)
+    model = classifier(lambda op, z: op.Sigmoid(z), w)
+    assert isinstance(plan_of(model, DATA, loss="cross_entropy").loss, CrossEntropy)
+    assert isinstance(plan_of(model, DATA, label_smoothing=0.1).loss, CrossEntropy)
 
 
 # -- as skl2onnx writes them (its nodes, for opset 9)
