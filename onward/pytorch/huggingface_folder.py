@@ -1,4 +1,4 @@
-"""Load a model from a folder that transformers wrote: config.json and safetensors."""
+"""Models of transformers: load one from its folder, and know what its inputs and outputs are."""
 
 from __future__ import annotations
 
@@ -50,3 +50,12 @@ def default_inputs(module: nn.Module) -> list[str]:
         f"the inputs of {type(module).__name__} are not known\n"
         "give them: --inputs 'x=float32[batch,3,224,224]'"
     )
+
+
+def predicts_next_tokens(module: nn.Module) -> bool:
+    """Whether a model is a causal language model: by its class, as transformers decides it."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError:  # the module is none of transformers then
+        return False
+    return type(module).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -76,6 +76,12 @@ class TrainConfig(BaseModel):
     block: Count | None = _setting(
         DATA, None, "Text: the tokens of a row; the model's length if left out."
     )
+    tokenizer: str | None = _setting(
+        DATA,
+        None,
+        "Text: a tokenizer.json; the one next to the model if left out. characters: a token for "
+        "each character.",
+    )
     skip_broken: bool = _setting(DATA, False, "Images: leave out files that cannot be read.")
     standardize: bool | None = _setting(
         DATA, None, "Scale numbers to mean 0 and deviation 1; by default, columns of a table are."

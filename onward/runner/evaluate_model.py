@@ -18,7 +18,8 @@ from onward.runner.run_folder import RunFolder
 # The settings that say what is measured. Those of learning, and of changes to the model, do not.
 _SETTINGS = (
     "target", "inputs", "ignore_columns", "types", "delimiter", "block", "skip_broken",
-    "standardize", "data_threads", "loss", "label_smoothing", "ignore_index", "batch_size",
+    "tokenizer", "standardize", "data_threads", "loss", "label_smoothing", "ignore_index",
+    "batch_size",
     "metrics", "monitor", "provider", "threads",
 )  # fmt: skip
 

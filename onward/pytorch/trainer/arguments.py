@@ -16,6 +16,7 @@ from onward.settings import above, check_fields, choice, explain_keywords, integ
 log = logging.getLogger("onward")
 
 STRATEGIES = ("no", "steps", "epoch")
+BEST = "best"  # save_strategy: a checkpoint whenever the metric is better than before
 # Settings of speed, of what is printed and of many processes: results do not depend on them.
 _OF_NO_EFFECT = """
     dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor disable_tqdm
@@ -62,6 +63,7 @@ class TrainingArguments:
     adam_epsilon: float = 1e-8
     optim: str = "adamw_torch"
     max_grad_norm: float | None = 1.0
+    label_smoothing_factor: float = 0.0
     lr_scheduler_type: str = "linear"
     lr_scheduler_kwargs: Mapping[str, Any] | None = None
     warmup_steps: float = 0
@@ -81,6 +83,9 @@ class TrainingArguments:
     save_steps: float = 500
     save_total_limit: int | None = None
     save_only_model: bool = False
+    load_best_model_at_end: bool = False
+    metric_for_best_model: str | None = None
+    greater_is_better: bool | None = None
     resume_from_checkpoint: str | bool | None = None
 
     def __post_init__(self) -> None:
@@ -98,10 +103,41 @@ class TrainingArguments:
             warmup_ratio=number(high=1.0),
             logging_strategy=choice(*STRATEGIES),
             eval_strategy=choice(*STRATEGIES),
-            save_strategy=choice(*STRATEGIES),
+            save_strategy=choice(*STRATEGIES, BEST),
+            label_smoothing_factor=number(high=1.0),
         )
         if self.bf16 and self.fp16:
             raise OptionError("TrainingArguments has both bf16 and fp16\nchoose one of them")
+        self._choose_metric()
+        if self.load_best_model_at_end and self.save_strategy != BEST:
+            self._check_saves()
+
+    def _choose_metric(self) -> None:
+        """The metric of the best model is the loss, and less of a loss is better."""
+        metric = self.metric_for_best_model or ("loss" if self.load_best_model_at_end else None)
+        if metric is None and self.save_strategy == BEST:
+            raise OptionError(
+                "save_strategy='best' needs metric_for_best_model\nname one, such as 'loss'"
+            )
+        object.__setattr__(self, "metric_for_best_model", metric)
+        if self.greater_is_better is None and metric is not None:
+            object.__setattr__(self, "greater_is_better", not metric.endswith("loss"))
+
+    def _check_saves(self) -> None:
+        """Only a model that was evaluated and saved can be the best one that is loaded."""
+        if self.eval_strategy != self.save_strategy:
+            raise OptionError(
+                f"load_best_model_at_end needs save_strategy ({self.save_strategy!r}) to be "
+                f"eval_strategy ({self.eval_strategy!r})\nmake them equal, or save_strategy='best'"
+            )
+        evaluates = self.logging_steps if self.eval_steps is None else self.eval_steps
+        share = self.save_steps / evaluates
+        is_multiple = abs(share - round(share)) < 1e-6 and round(share) > 0
+        if self.save_strategy == "steps" and not is_multiple:
+            raise OptionError(
+                f"load_best_model_at_end needs save_steps ({self.save_steps}) to be a multiple of "
+                f"eval_steps ({evaluates})\nso that every model that is saved is evaluated"
+            )
 
     @property
     def precision(self) -> str | None:

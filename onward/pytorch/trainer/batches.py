@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from onward.errors import OptionError
 from onward.pytorch.trainer.arguments import TrainingArguments
@@ -58,17 +58,23 @@ class Loader:
         *,
         trains: bool,
     ) -> None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        by_number = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        is_stream = isinstance(dataset, IterableDataset)
+        if not by_number and not is_stream:
             raise OptionError(
                 f"a dataset must have rows by number, and {type(dataset).__name__} has none\n"
-                "give a list, or a torch.utils.data.Dataset with __len__ and __getitem__"
+                "give a list, a torch.utils.data.Dataset with __len__ and __getitem__, or a "
+                "torch.utils.data.IterableDataset with max_steps"
             )
         per_device = "train" if trains else "eval"
         size = getattr(arguments, f"per_device_{per_device}_batch_size")
         drops = arguments.dataloader_drop_last  # of the other Trainer in both cases
-        self._count, self._size, self._drops = len(dataset), int(size), drops
+        count = len(dataset) if hasattr(dataset, "__len__") else None
+        self._dataset, self._count, self._size, self._drops = dataset, count, int(size), drops
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
-        self._rows = ShuffledRows(len(dataset), seed) if trains else None
+        self._rows = None
+        if trains and not is_stream:  # a stream has an order of its own
+            self._rows = ShuffledRows(len(dataset), seed)
         collate, kept = collator or collate_rows, None if columns is None else {*columns}
 
         def join(rows: list[Any]) -> Batch:
@@ -79,12 +85,17 @@ class Loader:
             collate_fn=join, num_workers=arguments.dataloader_num_workers,
         )  # fmt: skip
 
-    def __len__(self) -> int:
-        """How many batches an epoch has."""
+    @property
+    def length(self) -> int | None:
+        """How many batches an epoch has; None: it is not known."""
+        if self._count is None:
+            return None
         return self._count // self._size if self._drops else math.ceil(self._count / self._size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch."""
+        if self._rows is None and hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(number)  # it shuffles by itself
         if self._rows is not None:
             self._rows.epoch = number
         return iter(self._loader)

@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from onward.checkpoints import tensor_files
 from onward.errors import CheckpointMissing
+from onward.pytorch.torch_session import write_to_module
 from onward.pytorch.trainer.trainer_state import TrainerState
 from onward.sessions.training.session import TrainingSession
 
@@ -24,11 +26,14 @@ def write_checkpoint(
     state: TrainerState,
     limit: int | None,
 ) -> Path:
-    """Write checkpoint-N of a run, and remove the oldest ones beyond the limit.
+    """Write checkpoint-N of a run, and remove the oldest ones beyond the limit but the best.
 
     Without a session, a run cannot be resumed from it.
     """
     path = folder / f"checkpoint-{state.global_step}"
+    best = folder / f"checkpoint-{state.best_global_step}"
+    if state.best_global_step is not None and (best == path or best.is_dir()):
+        state.best_model_checkpoint = str(best)
     part = folder / f"{path.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -39,9 +44,33 @@ def write_checkpoint(
     shutil.rmtree(path, ignore_errors=True)
     part.rename(path)  # complete, or not there
     if limit is not None and limit > 0:
-        for old in list_checkpoints(folder)[:-limit]:
-            shutil.rmtree(old)
+        remove_old(folder, limit, {path, Path(state.best_model_checkpoint or path)})
     return path
+
+
+def remove_old(folder: Path, limit: int, kept: set[Path]) -> None:
+    """Remove the oldest checkpoints until as many are left; `kept` are never removed."""
+    found = list_checkpoints(folder)
+    removable = [path for path in found if path not in kept]
+    for path in removable[: max(len(found) - max(limit, len(kept)), 0)]:
+        shutil.rmtree(path)
+
+
+def load_weights(path: Path, model: nn.Module, session: TrainingSession) -> None:
+    """Give a model and its session the weights of a checkpoint."""
+    names = [*session.parameters, *session.statistics]
+    if (path / _SESSION).is_file():
+        tensors = tensor_files.read(path / _SESSION).tensors
+        session.set_parameters({name: tensors[name] for name in names})
+        write_to_module(session, model)
+        return
+    if hasattr(model, "save_pretrained"):
+        weights = type(model).from_pretrained(path).state_dict()  # type: ignore[attr-defined]
+    else:
+        weights = torch.load(path / _WEIGHTS, weights_only=True)
+    model.load_state_dict(weights)
+    given = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    session.set_parameters({name: given[name].detach().cpu().numpy() for name in names})
 
 
 def write_model(folder: Path, model: nn.Module) -> None:

@@ -11,6 +11,7 @@ before a checkpoint and before a callback that takes the model.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,18 +23,22 @@ import torch
 from torch import nn
 
 from onward.errors import OptionError
+from onward.message_text import suggest_names
 from onward.programs.options import TrainingOptions
 from onward.pytorch.torch_session import open_torch_session, write_to_module
-from onward.pytorch.trainer.arguments import read_arguments
+from onward.pytorch.trainer.arguments import BEST, read_arguments
 from onward.pytorch.trainer.batches import Batch, Loader, label_names, model_columns
 from onward.pytorch.trainer.checkpoints import (
     find_checkpoint,
+    load_weights,
     read_checkpoint,
+    remove_old,
     write_checkpoint,
     write_model,
 )
 from onward.pytorch.trainer.evaluation import Evaluation, run_evaluation
 from onward.pytorch.trainer.item_counts import ITEMS, ItemCounts
+from onward.pytorch.trainer.label_smoothing import make_smoother
 from onward.pytorch.trainer.learning import describe_optimizers, make_optimizer, make_schedule
 from onward.pytorch.trainer.trainer_state import (
     Callbacks,
@@ -44,6 +49,7 @@ from onward.pytorch.trainer.trainer_state import (
 )
 from onward.sessions.training.session import TrainingSession
 
+log = logging.getLogger("onward")
 _OURS = ("accumulate", "clip_norm", "schedule", "outputs", "seed")
 
 
@@ -54,7 +60,7 @@ class Trainer:
         model: the module; with labels, its forward returns the loss first, or as `loss`
         args: TrainingArguments of onward.pytorch or of transformers; None: the defaults
         data_collator: makes a batch of a list of rows; None: columns are stacked
-        train_dataset: rows by number: dictionaries of the forward's arguments
+        train_dataset: rows, by number or of an IterableDataset: the forward's arguments by name
         eval_dataset: the same, for `evaluate`
         compute_metrics: takes an EvalPrediction, returns numbers by name
         callbacks: objects with methods of transformers.TrainerCallback
@@ -89,6 +95,7 @@ class Trainer:
         self.state, self.control = TrainerState(), TrainerControl()
         self.session: TrainingSession | None = None  # opened with the first batch
         self._items = ItemCounts(model)
+        self._smoother = make_smoother(model, self.args)
         self._callbacks = Callbacks(callbacks)
         self._options, self._providers = _other_options(options), providers
 
@@ -98,12 +105,7 @@ class Trainer:
         """Train until the last step; from a checkpoint's path, or with True from the newest one."""
         resume = resume_from_checkpoint or self.args.resume_from_checkpoint
         loader = self._loader(self.train_dataset, "train_dataset", trains=True)
-        per_epoch = math.ceil(len(loader) / self.args.gradient_accumulation_steps)
-        if not per_epoch:
-            raise OptionError(
-                "train_dataset has no batch\n"
-                "give more rows, or a smaller per_device_train_batch_size"
-            )
+        per_epoch = self._updates_per_epoch(loader)
         self._begin(per_epoch)
         self._write_back()  # of an earlier call
         session = self._open(next(loader.epoch(0)), self.state.max_steps)
@@ -126,8 +128,30 @@ class Trainer:
             "epoch": self.state.epoch,
         }
         self._log(metrics)
+        if self.state.best_model_checkpoint is not None:
+            best = Path(self.state.best_model_checkpoint)
+            if self.args.load_best_model_at_end:
+                load_weights(best, self.model, session)
+            if self.args.save_total_limit == 1:  # the newest was kept to resume from
+                remove_old(best.parent, 1, {best})
         self._call("on_train_end")
         return TrainOutput(self.state.global_step, mean, metrics)
+
+    def _updates_per_epoch(self, loader: Loader) -> int:
+        """The updates of an epoch; of a dataset of unknown length, those of the whole run."""
+        if loader.length is None:
+            if self.args.max_steps <= 0:
+                raise OptionError(
+                    "train_dataset has no length, so epochs have none\nset args.max_steps"
+                )
+            return self.args.max_steps
+        updates = math.ceil(loader.length / self.args.gradient_accumulation_steps)
+        if not updates:
+            raise OptionError(
+                "train_dataset has no batch\n"
+                "give more rows, or a smaller per_device_train_batch_size"
+            )
+        return updates
 
     def _begin(self, per_epoch: int) -> None:
         """Set the number of steps of a run, and how often it logs, evaluates and saves."""
@@ -150,6 +174,7 @@ class Trainer:
         done = state.global_step % per_epoch  # updates of this epoch that a checkpoint has made
         while state.global_step < state.max_steps and not self.control.should_training_stop:
             self._call("on_epoch_begin")
+            place = -1
             for place, micro in enumerate(self._updates(loader.epoch(epoch))):
                 if place < done:
                     continue
@@ -163,7 +188,10 @@ class Trainer:
                     break
                 if state.global_step >= state.max_steps:
                     break
-            epoch, done = epoch + 1, 0
+            if place < 0:
+                log.warning("Trainer: train_dataset has no more rows at step %d", state.global_step)
+                break
+            epoch, done = epoch + 1, max(done - place - 1, 0)
             self._call("on_epoch_end")
             losses += self._after_epoch(session, waiting)
         return losses + _read_losses(waiting)
@@ -202,7 +230,7 @@ class Trainer:
         if at["logging"] or first or control.should_log:
             found = self._log_losses(session, waiting)
         if at["eval"] or control.should_evaluate:
-            self.evaluate()
+            self._compare(self.evaluate())
         if at["save"] or control.should_save or (last and args.save_strategy == "steps"):
             self._save_checkpoint()
         control.should_log = control.should_evaluate = control.should_save = False
@@ -213,10 +241,31 @@ class Trainer:
         if args.logging_strategy == "epoch" and waiting:
             found = self._log_losses(session, waiting)
         if args.eval_strategy == "epoch":
-            self.evaluate()
-        if args.save_strategy == "epoch":
+            self._compare(self.evaluate())
+        if args.save_strategy == "epoch" or self.control.should_save:
             self._save_checkpoint()
+        self.control.should_save = False
         return found
+
+    def _compare(self, metrics: Mapping[str, Any]) -> None:
+        """Note whether an evaluation is the best so far."""
+        args, state = self.args, self.state
+        if args.metric_for_best_model is None:
+            return
+        name = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
+        if name not in metrics:
+            raise OptionError(
+                f"no evaluation has {name!r}, which args.metric_for_best_model asks for\n"
+                f"{suggest_names(name, metrics, 'there are')}"
+            )
+        found, best = float(metrics[name]), state.best_metric
+        worst = -math.inf if args.greater_is_better else math.inf
+        best = worst if best is None else best
+        if found > best if args.greater_is_better else found < best:
+            state.best_metric = found
+            if args.save_strategy != "no":
+                state.best_global_step = state.global_step
+            self.control.should_save |= args.save_strategy == BEST
 
     def _log_losses(self, session: TrainingSession, waiting: list[list[Any]]) -> list[float]:
         """Log the mean loss of the updates since the last time."""
@@ -308,11 +357,14 @@ class Trainer:
         }
         was_training = self.model.training
         self.model.train()
+        given = _example(self._items.of_update([example])[0])
+        targets = {} if self._smoother is None else self._smoother.take_targets(given)
         self.session = open_torch_session(
             self.model,
-            None,
+            self._smoother,
             optimizer,
-            example=_example(self._items.of_update([example])[0]),
+            example=given,
+            targets=targets,
             options=TrainingOptions(**{**settings, **self._options}),
             providers=self._default_providers(),
         )

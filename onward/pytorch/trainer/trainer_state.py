@@ -23,6 +23,9 @@ class TrainerState:
     logging_steps: int = 0
     eval_steps: int = 0
     save_steps: int = 0
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
     log_history: list[dict[str, Any]] = field(default_factory=list)
     is_local_process_zero: bool = True
     is_world_process_zero: bool = True

@@ -10,7 +10,8 @@ import numpy as np
 from onward.errors import OptionError
 from onward.graph.paths import writing
 from onward.runner.callback import Callback
-from onward.runner.data.characters import CharacterVocabulary
+from onward.runner.data.text_files import Vocabulary
+from onward.runner.data.text_tokenizer import MASK, TOKENS
 from onward.runner.events import Evaluation
 from onward.runner.plan.model_shapes import text_length
 from onward.runner.plan.training_plan import TrainingPlan
@@ -18,30 +19,29 @@ from onward.runner.run import Run
 
 Array = np.ndarray[Any, Any]
 _TEMPERATURE = 0.8
-_START = "\n"  # texts begin after a line break, if the vocabulary has one
 
 
 class SampleText(Callback):
-    """Writes `count` characters after each evaluation; the same ones for the same weights."""
+    """Writes `count` tokens after each evaluation; the same ones for the same weights."""
 
-    def __init__(self, vocabulary: CharacterVocabulary, count: int, context: int | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, count: int, context: int | None) -> None:
         self.vocabulary, self.count, self.context = vocabulary, count, context
         self.last = ""  # for displays
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
-        feed = run.plan.preprocessing.inputs[0]
-        output, characters = run.plan.output, self.vocabulary.characters
-
-        characters = self.vocabulary.characters
+        inputs = run.plan.preprocessing.inputs
+        output, known = run.plan.output, self.vocabulary.size
 
         def logits(tokens: Array) -> Array:
-            feeds = {feed.feed: tokens.astype(feed.dtype)}
+            columns = {TOKENS: tokens, MASK: np.ones_like(tokens)}
+            feeds = {each.feed: columns[each.columns[0]].astype(each.dtype) for each in inputs}
             scores = np.asarray(run.session.predict(feeds)[output])
-            return scores[..., : len(characters)]  # a model may have more tokens than the text
+            return scores[..., :known]  # a model may have more tokens than the text
 
-        start = characters.index(_START) if _START in characters else 0
         seed = [run.config.seed, evaluation.step]
-        tokens = generate(logits, [start], self.count, self.context, np.random.default_rng(seed))
+        tokens = generate(
+            logits, [self.vocabulary.start], self.count, self.context, np.random.default_rng(seed)
+        )
         self.last = self.vocabulary.decode(tokens[1:])
         with (
             writing(path := run.folder.path / "samples.txt"),
@@ -53,7 +53,8 @@ class SampleText(Callback):
 def sample_text(plan: TrainingPlan, count: int) -> SampleText:
     """The callback for a model that reads tokens of a text."""
     vocabulary = plan.preprocessing.vocabulary
-    if vocabulary is None or len(plan.preprocessing.inputs) != 1:
+    read = {name for source in plan.preprocessing.inputs for name in source.columns}
+    if vocabulary is None or vocabulary.columns or not read <= {TOKENS, MASK}:
         raise OptionError(
             "sample_text is for models that are trained on blocks of a text file\nleave it out"
         )

@@ -31,19 +31,30 @@ _FIXED = re.compile(r"fixed_size_list<\w+: (?P<inner>.*?)(?: not null)?>\[(?P<si
 _IMAGE = re.compile(r"struct<bytes: binary, path: string>")  # of Hugging Face's `datasets`
 
 
-def column_of(name: str, kind: Any, source: object) -> Column:
-    """The column for a type of Arrow."""
-    text = str(kind)
+def column_of(
+    name: str,
+    kind: Any,
+    source: object,
+    image_shape: tuple[int | None, ...] = (3, None, None),
+    array_shape: tuple[int | None, ...] | None = None,
+) -> Column:
+    """The column for a type of Arrow.
+
+    Images are decoded to `image_shape`; `array_shape` is that of lists in lists, if it is known.
+    """
+    text = str(getattr(kind, "storage_type", kind))
     if _TEXT.fullmatch(text):
         return Column(TEXT)
     if _IMAGE.fullmatch(text):
-        return Column(IMAGE, (3, None, None))
+        return Column(IMAGE, image_shape)
     found = _number_column(text)
     if found is None:
         raise DataError(
             f"{source}: column {name!r} is of Arrow's type {text}, which cannot be read\n"
-            "choose other columns with columns=[...], or convert it to numbers or text"
+            f"choose other columns, read it as text: types={{{name!r}: 'text'}}, or convert it"
         )
+    if array_shape is not None and len(array_shape) == len(found.shape):
+        return Column(found.dtype, array_shape)
     return found
 
 
@@ -63,7 +74,8 @@ def _number_column(text: str) -> Column | None:
 def to_batch(values: Any, column: Column, name: str, rows: Array, source: object) -> Array:
     """A column of Arrow (of the rows `rows`) as a batch; a missing number is NaN or an error."""
     if column.dtype == IMAGE:
-        images = [_image(value, row, name, source) for row, value in zip(rows, values.to_pylist())]
+        listed = zip(rows, values.to_pylist())
+        images = [_image(value, column, row, name, source) for row, value in listed]
         return stack_rows(images, column)
     if column.dtype == TEXT:
         texts = ["" if value is None else str(value) for value in values.to_pylist()]
@@ -108,11 +120,13 @@ def _arrays(values: Any, column: Column, name: str, rows: Array, source: object)
     return stack_rows(found, column)
 
 
-def _image(value: Any, row: int, name: str, source: object) -> Array:
+def _image(value: Any, column: Column, row: int, name: str, source: object) -> Array:
     data = (value or {}).get("bytes")
     if data is None:
         raise DataError(
             f"{source} row {row}: column {name!r} has no image, only the path of one\n"
             "save the dataset with its images embedded"
         )
-    return decode_image(data, f"{source} row {row}")
+    channels, height, width = column.shape
+    size = None if height is None or width is None else (height, width)
+    return decode_image(data, f"{source} row {row}", size, channels or 3)

@@ -29,8 +29,10 @@ from onward.runner.data.dataset import (
     choose_columns,
     empty_batch,
 )
+from onward.runner.data.dataset_features import array_shape, class_names, read_features
 from onward.runner.data.field_types import COLUMNS, check_types
 
+IMAGE_SHAPE = (3, None, None)  # of images in any size
 _KEPT_BYTES = 256 << 20  # of decoded row groups
 
 
@@ -57,9 +59,11 @@ class ArrowDataset:
         source: object = "the table",
         types: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
+        image_shape: tuple[int | None, ...] = IMAGE_SHAPE,
     ) -> None:
         self._table, self._source = table, source
-        self.columns = _columns(table.schema, source, types, columns)
+        self.columns = _columns(table.schema, source, types, columns, image_shape)
+        self.class_names = class_names(read_features(table.schema))
         if not len(self):
             raise DataError(f"{source} is empty: it has no rows")
 
@@ -82,6 +86,7 @@ class ParquetDataset:
         *,
         types: Mapping[str, str] | None = None,
         columns: Sequence[str] | None = None,
+        image_shape: tuple[int | None, ...] = IMAGE_SHAPE,
         kept_bytes: int = _KEPT_BYTES,
     ) -> None:
         check_exists(path, "data file")
@@ -91,7 +96,9 @@ class ParquetDataset:
         except (pyarrow.ArrowException, OSError) as error:
             raise _broken(path, "Parquet", error) from error
         self.path, self._pyarrow = path, pyarrow
-        self.columns = _columns(self._file.schema_arrow, path, types, columns)
+        schema = self._file.schema_arrow
+        self.columns = _columns(schema, path, types, columns, image_shape)
+        self.class_names = class_names(read_features(schema))
         groups = self._file.metadata
         sizes = [groups.row_group(place).num_rows for place in range(groups.num_row_groups)]
         self._starts = np.cumsum([0, *sizes])
@@ -135,7 +142,10 @@ class ParquetDataset:
 
 
 def open_arrow(
-    path: Path, types: Mapping[str, str] | None = None, columns: Sequence[str] | None = None
+    path: Path,
+    types: Mapping[str, str] | None = None,
+    columns: Sequence[str] | None = None,
+    image_shape: tuple[int | None, ...] = IMAGE_SHAPE,
 ) -> ArrowDataset:
     """An Arrow IPC file, a stream, or a Feather file, memory-mapped."""
     check_exists(path, "data file")
@@ -149,7 +159,7 @@ def open_arrow(
             table = pyarrow.ipc.open_stream(mapped).read_all()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(path, "Arrow", error) from error
-    return ArrowDataset(table, path, types, columns)
+    return ArrowDataset(table, path, types, columns, image_shape)
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -158,7 +168,10 @@ def is_saved_dataset(folder: Path) -> bool:
 
 
 def open_saved_dataset(
-    folder: Path, types: Mapping[str, str] | None = None, columns: Sequence[str] | None = None
+    folder: Path,
+    types: Mapping[str, str] | None = None,
+    columns: Sequence[str] | None = None,
+    image_shape: tuple[int | None, ...] = IMAGE_SHAPE,
 ) -> Dataset:
     """A folder that Hugging Face's `datasets` saved; its .arrow files in the order of its state."""
     state = folder / "state.json"
@@ -171,7 +184,7 @@ def open_saved_dataset(
         ) from error
     if not paths:
         raise DataError(f"{folder} is empty: {state.name} lists no files")
-    parts = [open_arrow(path, types, columns) for path in paths]
+    parts = [open_arrow(path, types, columns, image_shape) for path in paths]
     return parts[0] if len(parts) == 1 else JoinedDatasets(parts, paths)
 
 
@@ -180,14 +193,22 @@ def _columns(
     source: object,
     types: Mapping[str, str] | None,
     wanted: Sequence[str] | None,
+    image_shape: tuple[int | None, ...],
 ) -> dict[str, Column]:
     """The columns that are wanted, None: all; the others may be of any type."""
+    features = read_features(schema)
     check_types(types, schema.names, source)
     known = dict.fromkeys(schema.names, COLUMNS[TEXT])
     return {
         name: COLUMNS[types[name]]
         if types and name in types
-        else column_of(name, schema.field(name).type, source)
+        else column_of(
+            name,
+            schema.field(name).type,
+            source,
+            image_shape,
+            array_shape(features.get(name, {})),
+        )
         for name in choose_columns(known, wanted, source)
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from onward.errors import DataError
 from onward.runner.data.dataset import Array, Dataset, read_chunks
+from onward.runner.data.text_tokenizer import MASK, TOKENS
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
@@ -24,6 +25,21 @@ class CharacterVocabulary:
     """
 
     characters: str
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        return len(self.characters)
+
+    @property
+    def start(self) -> int:
+        """The token that texts are written after: a line break, if there is one."""
+        return max(self.characters.find("\n"), 0)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of data that it reads: none, it is for running text."""
+        return ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> CharacterVocabulary:
@@ -66,6 +82,14 @@ class CharacterVocabulary:
             place = row if positions is None else positions[row]
             batch[row] = self.encode(text, f"row {place}")
         return batch
+
+    def tokenize(self, texts: Sequence[Array], positions: Array | None = None) -> dict[str, Array]:
+        """The columns that a model reads: tokens, and a mask of ones."""
+        tokens = self.apply(texts[0], positions)
+        masks = np.empty(len(tokens), object)
+        for row, each in enumerate(tokens):
+            masks[row] = np.ones_like(each)
+        return {TOKENS: tokens, MASK: masks}
 
     def decode(self, numbers: Iterable[int]) -> str:
         """The text of numbers; a model may have more tokens than the text had characters."""

@@ -147,6 +147,7 @@ class SelectedColumns:
         chosen = choose_columns(dataset.columns, names, source)
         self._dataset, self._source = dataset, source
         self.columns = {name: dataset.columns[name] for name in chosen}
+        self.class_names = names_of_classes(dataset)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -163,6 +164,7 @@ class SelectedRows:
         self._rows = check_positions(positions, len(dataset), "the data")
         self.columns = dataset.columns
         self.classes: tuple[str, ...] = tuple(getattr(dataset, "classes", ()))  # of images
+        self.class_names = names_of_classes(dataset)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -182,6 +184,7 @@ class JoinedDatasets:
         self._parts, self._source = list(parts), f"{sources[0]} and {len(sources) - 1} more"
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
         self.columns = dict(parts[0].columns)
+        self.class_names = names_of_classes(parts[0])
         for part, source in zip(parts[1:], sources[1:]):
             if set(part.columns) != set(self.columns):
                 different = set(part.columns) ^ set(self.columns)
@@ -206,6 +209,12 @@ class JoinedDatasets:
             for name, values in batch.items():
                 assign_rows(found[name], places, values)
         return found
+
+
+def names_of_classes(dataset: Dataset) -> Mapping[str, tuple[str, ...]]:
+    """The names of classes by column, where a file has names for the numbers of a column."""
+    found: Mapping[str, tuple[str, ...]] = getattr(dataset, "class_names", {})
+    return found
 
 
 def _promote(name: str, a: Column, b: Column, first: object, second: object) -> Column:

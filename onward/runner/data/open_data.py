@@ -14,17 +14,18 @@ from onward.graph.paths import check_exists, to_path
 from onward.message_text import suggest_names
 from onward.runner.data import arrow_files
 from onward.runner.data.array_files import map_npy, npz_splits, open_npy, open_npz
-from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.csv_files import CsvDataset
 from onward.runner.data.dataset import Dataset, JoinedDatasets, SelectedColumns, choose_columns
 from onward.runner.data.image_folder import ImageFolder, class_names, has_images, subfolders
 from onward.runner.data.in_memory import MEMORY_LIMIT, ArrayDataset, from_rows, from_table
 from onward.runner.data.json_lines import JsonLinesDataset
 from onward.runner.data.reader_options import ReaderOptions
-from onward.runner.data.text_files import TextLines, TokenBlocks, open_blocks
+from onward.runner.data.text_files import TextLines, TokenBlocks, Vocabulary, open_blocks
 
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test")
 _TRAINING = ("train", "training")
+_ARROW = (".parquet", ".arrow", ".feather")
+_ARROW_OPTIONS = ("types", "image_size", "channels")
 
 
 def open_data(
@@ -40,7 +41,7 @@ def open_data(
     skip_broken: bool | None = None,
     block: int | None = None,
     tokenize: Callable[[str], Iterable[int]] | None = None,
-    vocabulary: CharacterVocabulary | None = None,
+    vocabulary: Vocabulary | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Dataset:
     """Open data to read rows from: a file, a folder, several files, a table, arrays, or rows.
@@ -50,7 +51,8 @@ def open_data(
     `split` chooses a part of a folder that has several, such as train and val; None: train.
 
     - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`
-    - folders of images: `image_size` (height, width), `channels`, `skip_broken`
+    - folders of images, Parquet, Arrow: `image_size` (height, width), `channels`
+    - folders of images: `skip_broken`
     - text, and .npy files of tokens: `block`; text: `tokenize`, `vocabulary`
 
     >>> data = open_data({"x": np.zeros((4, 2)), "label": np.arange(4)}, target="label")
@@ -91,6 +93,20 @@ def find_splits(source: Any) -> dict[str, Path]:
         if entry.is_dir() or entry.suffix.lower() in READERS
     }
     return found if any(name in found for name in _TRAINING) else {}
+
+
+def holds_arrow(source: Any) -> bool:
+    """Whether a path is one of Arrow or Parquet files, whose columns may be images."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        return path.suffix.lower() in _ARROW
+    splits = find_splits(path)
+    if splits:
+        return all(map(holds_arrow, splits.values()))
+    suffixes = {each.suffix.lower() for each in path.iterdir()} & set(READERS)
+    return arrow_files.is_saved_dataset(path) or (bool(suffixes) and suffixes <= set(_ARROW))
 
 
 def _open(source: Any, split: str | None, options: ReaderOptions, memory_limit: int) -> Dataset:
@@ -157,8 +173,10 @@ def _open_file(path: Path, options: ReaderOptions) -> Dataset:
 
 def _open_folder(folder: Path, options: ReaderOptions) -> Dataset:
     if arrow_files.is_saved_dataset(folder):
-        options.only(folder, "types")
-        return arrow_files.open_saved_dataset(folder, options.types, options.columns)
+        options.only(folder, *_ARROW_OPTIONS)
+        return arrow_files.open_saved_dataset(
+            folder, options.types, options.columns, options.image_shape
+        )
     files = sorted(
         each
         for each in folder.iterdir()
@@ -210,13 +228,15 @@ def _open_json(path: Path, options: ReaderOptions) -> Dataset:
 
 
 def _open_parquet(path: Path, options: ReaderOptions) -> Dataset:
-    options.only(path, "types")
-    return arrow_files.ParquetDataset(path, types=options.types, columns=options.columns)
+    options.only(path, *_ARROW_OPTIONS)
+    return arrow_files.ParquetDataset(
+        path, types=options.types, columns=options.columns, image_shape=options.image_shape
+    )
 
 
 def _open_arrow(path: Path, options: ReaderOptions) -> Dataset:
-    options.only(path, "types")
-    return arrow_files.open_arrow(path, options.types, options.columns)
+    options.only(path, *_ARROW_OPTIONS)
+    return arrow_files.open_arrow(path, options.types, options.columns, options.image_shape)
 
 
 def _open_npz(path: Path, options: ReaderOptions) -> Dataset:

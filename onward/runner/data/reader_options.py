@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onward import settings
 from onward.errors import OptionError
 from onward.message_text import list_names
-from onward.runner.data.characters import CharacterVocabulary
+from onward.runner.data.text_files import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class ReaderOptions:
     skip_broken: bool | None = None
     block: int | None = None
     tokenize: Callable[[str], Iterable[int]] | None = None
-    vocabulary: CharacterVocabulary | None = None
+    vocabulary: Vocabulary | None = None
 
     def __post_init__(self) -> None:
         length = settings.integer(1)
@@ -39,6 +39,11 @@ class ReaderOptions:
             raise settings.setting_error("ReaderOptions.channels", "1, 3 or 4", self.channels)
         if self.block is None and (self.tokenize or self.vocabulary):
             raise OptionError("tokenize and vocabulary need block: the number of tokens in a row")
+
+    @property
+    def image_shape(self) -> tuple[int | None, ...]:
+        """(channels, height, width) of images in columns."""
+        return (self.channels or 3, *(self.image_size or (None, None)))
 
     def only(self, source: object, *taken: str) -> None:
         """Refuse settings that this source does not take."""

@@ -14,11 +14,15 @@ from onward.runner.data.dataset import (
     TEXT,
     Array,
     Column,
+    Dataset,
     check_positions,
     choose_columns,
     stack_rows,
 )
 from onward.runner.data.line_index import LineIndex, map_file
+from onward.runner.data.text_tokenizer import MASK, TOKENS, TextTokenizer
+
+Vocabulary = CharacterVocabulary | TextTokenizer  # of running text
 
 _CHUNK = 1 << 20  # bytes that are decoded at once
 
@@ -40,6 +44,24 @@ class TextLines:
         return {"text": stack_rows([self._lines[row] for row in rows], self.columns["text"])}
 
 
+class MaskedBlocks:
+    """Blocks with a column `attention_mask` of ones, for a model that takes one."""
+
+    def __init__(self, blocks: Dataset) -> None:
+        self._blocks = blocks
+        self.columns = {**blocks.columns, MASK: blocks.columns[TOKENS]}
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        names = choose_columns(self.columns, columns, "the text")
+        found = self._blocks.read(positions, [name for name in names if name != MASK] or [TOKENS])
+        if MASK in names:
+            found[MASK] = np.ones_like(next(iter(found.values())))
+        return {name: found[name] for name in names}
+
+
 class TokenBlocks:
     """Blocks of `size` tokens, in a column `tokens`, and the token after each in `next_tokens`.
 
@@ -54,7 +76,7 @@ class TokenBlocks:
         size: int,
         source: object = "the data",
         *,
-        vocabulary: CharacterVocabulary | None = None,
+        vocabulary: Vocabulary | None = None,
         codes: Array | None = None,
     ) -> None:
         """`codes`: the token of each number in `tokens`, where those are a file's bytes."""
@@ -89,7 +111,7 @@ def open_blocks(
     path: Path,
     size: int,
     *,
-    vocabulary: CharacterVocabulary | None = None,
+    vocabulary: Vocabulary | None = None,
     tokenize: Callable[[str], Iterable[int]] | None = None,
 ) -> TokenBlocks:
     """Blocks of a text file: of characters, or of the tokens that `tokenize` makes of the text.
@@ -100,6 +122,10 @@ def open_blocks(
     if tokenize is not None:
         ids = np.fromiter(tokenize("".join(_decode(path))), np.int32)
         return TokenBlocks(ids, size, path)
+    if isinstance(vocabulary, TextTokenizer):
+        kind = np.min_scalar_type(vocabulary.size)
+        parts = [vocabulary.encode(part, path).astype(kind) for part in _whole_lines(path)]
+        return TokenBlocks(np.concatenate(parts), size, path, vocabulary=vocabulary)
     vocabulary = vocabulary or CharacterVocabulary.of(_decode(path))
     mapped = np.frombuffer(map_file(path), np.uint8)
     if all(int(mapped[at : at + _CHUNK].max()) < 128 for at in range(0, len(mapped), _CHUNK)):
@@ -114,6 +140,18 @@ def open_blocks(
     kind = np.min_scalar_type(len(vocabulary.characters))
     parts = [vocabulary.encode(part, path).astype(kind) for part in _decode(path)]
     return TokenBlocks(np.concatenate(parts), size, path, vocabulary=vocabulary)
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    """The text of a file, some of it at a time, cut after a line break: no word is cut."""
+    rest = ""
+    for part in _decode(path):
+        text = rest + part
+        cut = text.rfind("\n") + 1
+        rest = text[cut:]
+        if cut:
+            yield text[:cut]
+    yield rest
 
 
 def _decode(path: Path) -> Iterator[str]:

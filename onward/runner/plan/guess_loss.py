@@ -14,6 +14,8 @@ from onward.losses.regression import L1, MSE, Huber, SmoothL1
 from onward.message_text import format_sizes, list_names
 from onward.runner.config import TrainConfig
 from onward.runner.plan.model_shapes import ScoresPort, TensorPort
+from onward.runner.plan.one_versus_rest import OneVersusRest
+from onward.runner.plan.score_ending import TWO_PROBABILITIES
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import Choice
 
@@ -52,8 +54,12 @@ def choose_loss(
         )  # fmt: skip
     if config.loss == "auto":
         name, why = _guess(port.scores, facts)
+        if port.ending == TWO_PROBABILITIES and name == "bce_with_logits":
+            why = why.replace("the output is one number", "the output their two probabilities")
     else:
         name, why = config.loss, "as given"
+        if name == "cross_entropy" and port.ending == TWO_PROBABILITIES:
+            name, why = "bce_with_logits", "as given; of two probabilities, it is the binary one"
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
     if port.ending and reads is port.scores:
         why = f"{why}; it reads the scores before the final {port.ending}"
@@ -62,6 +68,13 @@ def choose_loss(
             f"mixup is for classifiers, trained with cross entropy, not with {name}\n"
             "leave mixup out"
         )
+    if name == "cross_entropy" and _has_sigmoids(config, port, facts):
+        labels = reads.shape[:1]
+        why = f"{why}, where every class has its own"
+        return ChosenLoss(
+            OneVersusRest(output=reads.name, target=feed), name, reads.name, "int64", labels, 1,
+            Choice("loss", "bce_with_logits", why),
+        )  # fmt: skip
     choice = Choice("loss", name, why)
     dtype = "float64" if reads.dtype == "float64" else "float32"
     if name == "cross_entropy":
@@ -69,6 +82,13 @@ def choose_loss(
     loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
     _check_fits(name, reads, facts)
     return ChosenLoss(loss, name, reads.name, dtype, reads.shape, None, choice)
+
+
+def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:
+    """Whether each class has a Sigmoid, whose probabilities a cross entropy would not train."""
+    is_plain = not (config.mixup or config.label_smoothing or config.ignore_index is not None)
+    is_row = facts is not None and not facts.shape and len(port.scores.shape) == 2
+    return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and is_row
 
 
 def _guess(port: TensorPort, facts: TargetFacts | None) -> tuple[str, str]:

@@ -150,8 +150,8 @@ def _unmatched(port: TensorPort, free: Sequence[str], columns: Mapping[str, Colu
         return DataError(
             f"the model's input {port.name!r} takes tokens ({port}), column {texts[0]!r} "
             "has texts\n"
-            "tokenise them first, and write the tokens as a column of lists; a .txt file is read "
-            "as characters"
+            "give its tokenizer.json as tokenizer (--tokenizer), or write tokens as lists into "
+            "the data"
         )
     shown = ", ".join(f"{name!r} ({columns[name]})" for name in list(free)[:8]) or "none"
     return DataError(

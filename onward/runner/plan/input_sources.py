@@ -68,8 +68,8 @@ def _encoders(
         if survey is None:
             raise DataError(
                 f"the model's input {port.name!r} takes {port}, column {name!r} has texts\n"
-                "tokenise them first, and write the tokens as a column of lists; a .txt file is "
-                "read as characters"
+                "give its tokenizer.json as tokenizer (--tokenizer), or write tokens as lists into "
+                "the data"
             )
         categories = tuple(sorted(survey.categories))
         choices.append(Choice("one-hot", name, f"{len(categories)} texts"))

@@ -6,17 +6,19 @@ Every guess has a file of its own; this one calls them in order and collects the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from onward.errors import DataError
+from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.data.dataset import Column
+from onward.runner.data.text_files import Vocabulary
 from onward.runner.finetune.adapt import adapt_model
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.feed_transform import FeedTransform
@@ -50,8 +52,17 @@ from onward.runner.plan.target_column import (
 )
 from onward.runner.plan.target_facts import TargetFacts, read_target
 from onward.runner.plan.target_source import check_labels, make_target
+from onward.runner.plan.token_inputs import (
+    CHARACTERS,
+    FoundTokenizer,
+    find_tokenizer,
+    tokenize_columns,
+    with_token_inputs,
+    without_inputs,
+)
 from onward.runner.plan.training_data import TrainingData, open_training_data
 from onward.runner.plan.training_plan import Choice, TrainingPlan
+from onward.runner.plan.vocabulary_size import check_vocabulary
 
 
 def make_plan(
@@ -65,27 +76,24 @@ def make_plan(
     size = check_resolved(config)
     loaded = load(model, any_domain=True)
     ports, stored = read_ports(loaded), read_preprocessing(loaded)
-    opened = open_training_data(
-        config,
-        ports,
-        data,
-        validation,
-        text_length(loaded),
-        None if stored is None else stored.vocabulary,
-    )
+    tokenizer, length = find_tokenizer(config, model, stored), text_length(loaded)
+    known = None if stored is None or config.tokenizer is not None else stored.vocabulary
+    opened = open_training_data(config, ports, data, validation, length, known, tokenizer)
     choices = list(opened.choices)
 
     # -- columns, rows, feeds of the inputs
-    target, sources, made, rows, facts = _read_columns(config, ports, opened, stored)
-    choices += made
+    columns = _read_columns(config, ports, opened, stored, tokenizer, length)
+    target, sources, rows, facts = columns.target, columns.sources, columns.rows, columns.facts
+    choices += columns.choices
     batch, fixed = _batch_size(size, ports)
     choices += fixed
-    calibration_feeds = FeedTransform(Preprocessing(sources), target=False)
+    inputs_alone = Preprocessing(sources, vocabulary=columns.vocabulary)
+    calibration_feeds = FeedTransform(inputs_alone, target=False)
 
     def calibration() -> Iterable[Feeds]:
-        columns = calibration_feeds.preprocessing.needed_columns()
+        needed = inputs_alone.needed_columns()
         some = Batches(
-            opened.training, batch, seed=config.seed, positions=rows.training, columns=columns,
+            opened.training, batch, seed=config.seed, positions=rows.training, columns=needed,
             transform=calibration_feeds, threads=0, drop_last=bool(fixed),
         )  # fmt: skip
         return first_feeds(some)
@@ -106,12 +114,12 @@ def make_plan(
     chosen = choose_loss(config, trained.scores, facts, feed)
     reads = _port_of(trained, chosen)
     choices.append(chosen.choice)
+    check_vocabulary(columns.vocabulary, loaded, ports, reads, chosen.axis)
     source, classes = None, ()
     if facts is not None and target is not None:
-        known = stored.classes if stored is not None and config.new_head is None else ()
-        source, classes, made = make_target(chosen, reads, facts, feed, known)
+        classes = stored.classes if stored is not None and config.new_head is None else ()
+        source, classes, made = make_target(chosen, reads, facts, feed, classes)
         choices += made
-        _check_vocabulary(opened, loaded, reads, chosen)
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
             check_labels(config, chosen, reads, source, rows.held_out, None)
@@ -120,7 +128,7 @@ def make_plan(
         source,
         trained.scores.output.name,
         classes,
-        opened.vocabulary,
+        columns.vocabulary,
         bool(trained.scores.ending),
     )
 
@@ -158,10 +166,26 @@ def make_plan(
     )
 
 
-def _read_columns(
-    config: TrainConfig, ports: ModelPorts, opened: TrainingData, stored: Preprocessing | None
-) -> tuple[str | None, tuple[FeedSource, ...], list[Choice], RowSplit, TargetFacts | None]:
+@dataclass(frozen=True)
+class PlannedColumns:
     """The target column, the sources of the inputs, the rows of both parts, and the reasons."""
+
+    target: str | None
+    sources: tuple[FeedSource, ...]
+    choices: list[Choice]
+    rows: RowSplit
+    facts: TargetFacts | None
+    vocabulary: Vocabulary | None
+
+
+def _read_columns(
+    config: TrainConfig,
+    ports: ModelPorts,
+    opened: TrainingData,
+    stored: Preprocessing | None,
+    tokenizer: FoundTokenizer | None,
+    length: int | None,
+) -> PlannedColumns:
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
     target, choice = find_target(config, columns, ports)
@@ -170,9 +194,28 @@ def _read_columns(
         choice = Choice("target", str(target), "as in the model's stored preprocessing")
     choices = list[Choice]()
     matched: dict[str, tuple[str, ...]] = {}
+    made_of_text, vocabulary = None, opened.vocabulary
+    rest = ports
+    if reused is not None and stored is not None and stored.vocabulary is not None:
+        vocabulary = stored.vocabulary if stored.vocabulary.columns else vocabulary
+    if opened.vocabulary is not None and config.inputs is None:
+        config = with_token_inputs(config, ports, columns)
     if reused is None:
+        if vocabulary is None:
+            made_of_text = tokenize_columns(config, ports, columns, target, tokenizer, length)
+        if made_of_text is not None:
+            vocabulary = made_of_text.tokenizer
+            choices += made_of_text.choices
+            config, rest = without_inputs(config, ports, made_of_text)
+            columns = {n: each for n, each in columns.items() if n not in vocabulary.columns}
         keep_one = target is None and config.loss != "output" and not is_reconstruction(ports)
-        matched, choices = match_inputs(config, columns, ports, target, keep_one)
+        matched, found = match_inputs(config, columns, rest, target, keep_one)
+        choices += found
+    if config.tokenizer not in (None, CHARACTERS) and vocabulary is None:
+        raise OptionError(
+            "tokenizer is for texts, but no input of the model is made of a column or a file of "
+            "texts\nleave it out"
+        )
     if target is None and config.loss != "output":
         taken = {name for names in matched.values() for name in names}
         taken |= {name for source in reused or () for name in source.columns}
@@ -181,16 +224,18 @@ def _read_columns(
     choices += [] if choice is None else [choice]
     facts = None
     if target is not None:
-        facts = read_target(opened.training, target, None, opened.class_names)
+        facts = read_target(opened.training, target, None, opened.class_names(target))
     rows = split_rows(config, opened, facts)
     choices.append(rows.choice)
     if reused is not None:
         choices.append(Choice("preprocessing", "of the model", "it was stored with it"))
-        return target, reused, choices, rows, facts
+        return PlannedColumns(target, reused, choices, rows, facts, vocabulary)
     if is_reconstruction(ports) and ports.scores.ending == "Sigmoid":
         config = config.model_copy(update={"standardize": False})  # outputs are between 0 and 1
-    sources, made = make_sources(config, ports, matched, opened.training, rows.training)
-    return target, sources, [*choices, *made], rows, facts
+    sources, made = make_sources(config, rest, matched, opened.training, rows.training)
+    if made_of_text is not None:
+        sources = (*made_of_text.sources, *sources)
+    return PlannedColumns(target, sources, [*choices, *made], rows, facts, vocabulary)
 
 
 def _stored_sources(
@@ -201,6 +246,8 @@ def _stored_sources(
 ) -> tuple[FeedSource, ...] | None:
     """The inputs of an earlier training of this model, if the data has their columns."""
     if stored is None or config.inputs is not None or config.standardize is not None:
+        return None
+    if config.tokenizer is not None or (config.block is not None and stored.vocabulary is not None):
         return None
     feeds = {source.feed for source in stored.inputs}
     known = all(name in columns for name in stored.needed_columns(target=False))
@@ -226,25 +273,3 @@ def _target_feed(model: ir.Model) -> str:
 def _port_of(ports: ModelPorts, chosen: ChosenLoss) -> TensorPort:
     scores = ports.scores
     return scores.scores if scores.scores.name == chosen.output else scores.output
-
-
-def _check_vocabulary(
-    opened: TrainingData, model: ir.Model, port: TensorPort, chosen: ChosenLoss
-) -> None:
-    """Every character needs an output, and a row of the embedding."""
-    if opened.vocabulary is None or chosen.axis is None:
-        return
-    count, outputs = len(opened.vocabulary.characters), port.shape[chosen.axis]
-    tables = [
-        int(node.inputs[0].shape.numpy()[0])
-        for node in model.graph
-        if node.op_type == "Gather" and node.inputs[1] in model.graph.inputs
-        if node.inputs[0] is not None and node.inputs[0].shape is not None
-        if node.inputs[0].is_initializer()
-    ]
-    least = min([size for size in (outputs, *tables) if size is not None], default=count)
-    if count > least:
-        raise DataError(
-            f"the text has {count} different characters, the model has {least} tokens\n"
-            f"use a model of a larger vocabulary: onward new gpt2 --vocabulary {count}"
-        )

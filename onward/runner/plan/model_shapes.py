@@ -13,8 +13,8 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.shapes.infer import infer_shapes
 from onward.message_text import format_sizes, suggest_names
 from onward.passes.linear_models import write_linear_models
-from onward.passes.value_facts import attribute, made_by
 from onward.passes.zip_maps import unzipped
+from onward.runner.plan.score_ending import scores_before_probabilities
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ScoresPort:
 
     output: TensorPort  # the model's own
     scores: TensorPort  # what the loss reads: before the Softmax or Sigmoid
-    ending: str = ""  # "Softmax", "Sigmoid", or nothing
+    ending: str = ""  # "Softmax", "Sigmoid", "Sigmoid and Concat", or nothing
 
 
 @dataclass(frozen=True)
@@ -121,33 +121,13 @@ def text_length(model: ir.Model) -> int | None:
 
 def _scores(value: ir.Value) -> ScoresPort:
     output = _port(value)
-    while (node := made_by(value, "Identity")) is not None and node.inputs[0] is not None:
-        value = node.inputs[0]
-    value = _before_normalizer(value)
-    node = made_by(value, "Softmax", "Sigmoid")
-    before = None if node is None else node.inputs[0]
-    if node is None or before is None or not _is_over_classes(node, len(output.shape)):
+    found = scores_before_probabilities(value)
+    if found is None:
         return ScoresPort(output, output)
-    scores = TensorPort(str(before.name), output.dtype, output.shape)
-    return ScoresPort(output, scores, node.op_type)
-
-
-def _before_normalizer(value: ir.Value) -> ir.Value:
-    """The Softmax before scikit-learn's Normalizer, which divides by its sum: 1."""
-    node = value.producer()
-    if node is None or node.op_type != "Normalizer" or node.inputs[0] is None:
-        return value
-    before = node.inputs[0]
-    is_sum = attribute(node, "norm", "MAX") == "L1"
-    return before if is_sum and made_by(before, "Softmax") is not None else value
-
-
-def _is_over_classes(node: ir.Node, rank: int) -> bool:
-    """Whether a Softmax is over the axis of classes: 1, or the last."""
-    if node.op_type == "Sigmoid":
-        return True
-    axis = attribute(node, "axis", None)
-    return axis is None or axis % max(rank, 1) in (1, rank - 1)
+    before, ending = found
+    dtype = output.dtype if before.dtype is None else before.dtype.numpy().name
+    shape = output.shape if before.shape is None else _sizes(before.shape)
+    return ScoresPort(output, TensorPort(str(before.name), dtype, shape), ending)
 
 
 def _port(value: ir.Value) -> TensorPort:

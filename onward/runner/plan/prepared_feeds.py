@@ -26,9 +26,10 @@ from onward.runner.data.image_folder import (
     subfolders,
 )
 from onward.runner.data.number_scaling import FillMissing, Standardize
-from onward.runner.data.open_data import READERS, open_data
+from onward.runner.data.open_data import READERS, holds_arrow, open_data
+from onward.runner.data.text_tokenizer import TOKENS
 from onward.runner.plan.feed_source import FeedSource
-from onward.runner.plan.preprocessing import METADATA_KEY, TEXT, TOKENS, Preprocessing
+from onward.runner.plan.preprocessing import METADATA_KEY, TEXT, Preprocessing
 
 onnx = LazyModule("onnx")  # loaded when a model is read
 
@@ -110,7 +111,9 @@ def _read(files: Sequence[Path], preprocessing: Preprocessing) -> dict[str, Arra
     """The columns that the preprocessing needs, of all rows."""
     if all(path.suffix.lower() in IMAGE_SUFFIXES for path in files):
         return _read_images(files, preprocessing)
-    if preprocessing.vocabulary is not None and all(path.suffix == ".txt" for path in files):
+    vocabulary = preprocessing.vocabulary
+    is_text = vocabulary is not None and len(vocabulary.columns) < 2  # not pairs of texts
+    if is_text and all(path.suffix == ".txt" for path in files):
         return _read_texts(files, preprocessing)
     needed = preprocessing.needed_columns(target=False)
     opened = _open(files, preprocessing)
@@ -130,6 +133,9 @@ def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:
         )
     types = _types(preprocessing) if all(each.suffix.lower() in _TYPED for each in files) else None
     source = files[0] if len(files) == 1 else list(files)
+    if holds_arrow(source) and any(len(each.shape) == 4 for each in preprocessing.inputs):
+        size, channels = _image_form(_image_source(files[0], preprocessing))
+        return open_data(source, image_size=size, channels=channels)
     try:
         return open_data(source, types=types)
     except ColumnMissing:
@@ -138,7 +144,8 @@ def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:
 
 def _types(preprocessing: Preprocessing) -> dict[str, str] | None:
     """The types of columns as in training: a few rows may look like another type."""
-    found: dict[str, str] = {}
+    texts = () if preprocessing.vocabulary is None else preprocessing.vocabulary.columns
+    found = dict.fromkeys(texts, "text")
     for source in preprocessing.inputs:
         for column, encoders in source.encoders.items():
             first = encoders[0]
@@ -195,19 +202,20 @@ def _image_form(source: FeedSource) -> tuple[tuple[int, int] | None, int]:
 
 def _read_texts(files: Sequence[Path], preprocessing: Preprocessing) -> dict[str, Array]:
     """Each file as one row of text; in blocks of the model's length where that is fixed."""
-    assert preprocessing.vocabulary is not None
+    vocabulary = preprocessing.vocabulary
+    assert vocabulary is not None
     texts = [path.read_text("utf-8").removesuffix("\n") for path in files]
     length = preprocessing.inputs[0].shape[1]
-    if length is None:
+    if length is None or vocabulary.columns:
         rows = np.empty(len(texts), object)
         rows[:] = texts
-        return {TEXT: rows}
+        return dict.fromkeys(vocabulary.columns or (TEXT,), rows)
     blocks = []
     for path, text in zip(files, texts):
-        tokens = preprocessing.vocabulary.encode(text, path)
+        tokens = vocabulary.encode(text, path)
         if len(tokens) < length:
             raise DataError(
-                f"{path} has {len(tokens)} characters, the model takes {length}\ngive a longer text"
+                f"{path} has {len(tokens)} tokens, the model takes {length}\ngive a longer text"
             )
         whole = len(tokens) // length * length
         blocks.append(tokens[:whole].reshape(-1, length))

@@ -18,13 +18,15 @@ from onward.message_text import suggest_names
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.dataset import Array
 from onward.runner.data.encode import encoder_from_json
+from onward.runner.data.text_files import Vocabulary
+from onward.runner.data.text_tokenizer import MASK, TOKENS, TYPES, TextTokenizer
 from onward.runner.plan.feed_source import FeedSource
 
 if TYPE_CHECKING:  # `onward run` reads preprocessing without it
     import onnx_ir as ir
 
 METADATA_KEY = "onward.preprocessing"
-TOKENS, TEXT = "tokens", "text"  # columns of blocks of a text, and of the text itself
+TEXT = "text"  # the column of a running text
 _VERSION = 1
 
 
@@ -44,7 +46,7 @@ class Preprocessing:
     target: FeedSource | None = None  # for training and evaluation
     output: str | None = None  # the output that answers; its classes are those of the target
     classes: tuple[Any, ...] = field(default=())
-    vocabulary: CharacterVocabulary | None = None  # of a text, for a column `tokens`
+    vocabulary: Vocabulary | None = None  # makes a column `tokens` of texts
     probabilities: bool = False  # the output ends in Softmax or Sigmoid
 
     def feeds(
@@ -61,15 +63,17 @@ class Preprocessing:
         columns = self._tokenized(columns, positions)
         sources = (*self.inputs, self.target) if target and self.target else self.inputs
         for name in (column for source in sources for column in source.columns):
-            if name not in columns:
-                hint = suggest_names(name, columns, "its columns are")
-                raise ColumnMissing(f"the data has no column {name!r}\n{hint}")
+            _check_has(columns, name)
         return {source.feed: source.make(columns, positions) for source in sources}
 
     def needed_columns(self, target: bool = True) -> list[str]:
         """The columns that `feeds` reads."""
         sources = (*self.inputs, self.target) if target and self.target else self.inputs
-        return list(dict.fromkeys(name for source in sources for name in source.columns))
+        names = [name for source in sources for name in source.columns]
+        if self.vocabulary is not None and self.vocabulary.columns:  # they are made of these
+            made = (TOKENS, MASK, TYPES)
+            names = [*self.vocabulary.columns, *(name for name in names if name not in made)]
+        return list(dict.fromkeys(names))
 
     def decode(self, outputs: Mapping[str, Any]) -> list[Any]:
         """The answer of each row: a class, or a text from a vocabulary; empty if neither."""
@@ -77,8 +81,7 @@ class Preprocessing:
             return []
         scores = np.asarray(outputs[self.output])
         if self.vocabulary is not None and scores.ndim == 3:
-            known = len(self.vocabulary.characters)
-            best = scores[..., :known].argmax(-1)
+            best = scores[..., : self.vocabulary.size].argmax(-1)
             return [self.vocabulary.decode(row) for row in best]
         if not self.classes or scores.ndim not in (1, 2):
             return []
@@ -131,10 +134,16 @@ class Preprocessing:
     def _tokenized(
         self, columns: Mapping[str, Array], positions: Array | None
     ) -> Mapping[str, Array]:
-        """Columns with `tokens`, made of `text` where there is a vocabulary."""
-        if self.vocabulary is None or TOKENS in columns or TEXT not in columns:
+        """Columns with `tokens`, made of texts where there is a vocabulary."""
+        if self.vocabulary is None:
             return columns
-        return {**columns, TOKENS: self.vocabulary.apply(columns[TEXT], positions)}
+        names = self.vocabulary.columns or (TEXT,)
+        for name in self.vocabulary.columns:
+            _check_has(columns, name)
+        if not self.vocabulary.columns and (TOKENS in columns or TEXT not in columns):
+            return columns
+        texts = [columns[name] for name in names]
+        return {**columns, **self.vocabulary.tokenize(texts, positions)}
 
 
 def store(model: ir.Model, preprocessing: Preprocessing) -> None:
@@ -148,7 +157,15 @@ def read_preprocessing(model: ir.Model) -> Preprocessing | None:
     return None if text is None else Preprocessing.from_json(text)
 
 
-def _vocabulary(record: Mapping[str, Any]) -> CharacterVocabulary:
+def _check_has(columns: Mapping[str, Array], name: str) -> None:
+    if name not in columns:
+        hint = suggest_names(name, columns, "its columns are")
+        raise ColumnMissing(f"the data has no column {name!r}\n{hint}")
+
+
+def _vocabulary(record: Mapping[str, Any]) -> Vocabulary:
+    if record.get("kind") == TextTokenizer.__name__:
+        return TextTokenizer.from_json(record)
     encoder = encoder_from_json(record)
     if not isinstance(encoder, CharacterVocabulary):
         raise DataError("the model's preprocessing is damaged: its vocabulary is none")

@@ -22,7 +22,7 @@ class TargetFacts:
     kind: str  # "text", "bool", "int" or "float"
     shape: tuple[int | None, ...]
     values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
-    class_names: tuple[str, ...] = ()  # of a folder of images
+    class_names: tuple[str, ...] = ()  # of a folder of images, or of a column
     is_whole: bool = False  # single floats, all of them whole numbers: they may be classes
 
     @property

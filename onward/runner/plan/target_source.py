@@ -42,7 +42,7 @@ def make_target(
             choices.append(Choice("classes", _shown(classes), "in the order of the alphabet"))
         elif facts.class_names:
             classes = facts.class_names
-            choices.append(Choice("classes", _shown(classes), "the names of the folders"))
+            choices.append(Choice("classes", _shown(classes), "names that the data has for them"))
         elif count is not None and not facts.shape:
             classes = tuple(range(count))
             if _starts_at_one(chosen, facts, count, known):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from onward.errors import DataError, OptionError
 from onward.graph.paths import check_exists
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.dataset import IMAGE, Dataset
+from onward.runner.data.dataset import IMAGE, Dataset, names_of_classes
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
-from onward.runner.data.open_data import READERS, find_splits, open_data
+from onward.runner.data.open_data import READERS, find_splits, holds_arrow, open_data
+from onward.runner.data.text_files import MaskedBlocks, Vocabulary
+from onward.runner.data.text_tokenizer import MASK, TOKENS
+from onward.runner.plan.block_size import block_size
 from onward.runner.plan.image_layout import image_sizes
-from onward.runner.plan.model_shapes import ModelPorts, TensorPort
+from onward.runner.plan.model_shapes import ModelPorts
+from onward.runner.plan.token_inputs import FoundTokenizer, token_inputs
 from onward.runner.plan.training_plan import Choice
 
 _HELD_OUT = ("val", "valid", "validation", "dev")  # splits of a folder to evaluate on
-_BLOCK = 128  # tokens, where neither the model nor the config says a length
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,12 @@ class TrainingData:
     training: Dataset
     validation: Dataset | None
     choices: tuple[Choice, ...] = ()
-    vocabulary: CharacterVocabulary | None = None
+    vocabulary: Vocabulary | None = None  # of blocks of running text
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of classes that a folder of images has."""
-        return tuple(getattr(self.training, "classes", ()))
+    def class_names(self, target: str) -> tuple[str, ...]:
+        """The names of classes that a folder of images has, or the column of the target."""
+        names = names_of_classes(self.training).get(target)
+        return names or tuple(getattr(self.training, "classes", ()))
 
 
 def open_training_data(
@@ -44,11 +47,13 @@ def open_training_data(
     data: Any = None,
     validation: Any = None,
     length: int | None = None,
-    vocabulary: CharacterVocabulary | None = None,
+    vocabulary: Vocabulary | None = None,
+    tokenizer: FoundTokenizer | None = None,
 ) -> TrainingData:
     """Open the data of a config, or what is given instead; `length` is the model's, in tokens.
 
-    `vocabulary` is the one of a model that was trained on text before.
+    `vocabulary` is the one of a model that was trained on text before, `tokenizer` the one that
+    reads texts; without both, a token is a character.
     """
     source = config.data if data is None else data
     if source is None:
@@ -64,22 +69,32 @@ def open_training_data(
         choices.append(Choice("validation", split, f"{source} has a folder or file of that name"))
     settings = _settings(config, source, ports)
     texts = _text_files(source)
-    tokens = next((each for each in ports.inputs if not each.is_float), None)
-    if texts and tokens is not None and len(tokens.shape) == 2:
-        block, why = _block_size(config, tokens, length)
+    fields = token_inputs(ports)
+    name = next((name for name, field in fields.items() if field == TOKENS), None)
+    tokens = next((each for each in ports.inputs if each.name == name), None)
+    if texts and tokens is not None:
+        block, why = block_size(config, tokens, length)
+        word = "characters"
+        if tokenizer is not None:
+            opened, choice = tokenizer.read()
+            vocabulary, word = replace(opened, columns=(), length=None, fixed=False), "tokens"
+            choices.append(choice)
         vocabulary = vocabulary or _vocabulary([*texts, *_text_files(held_out)])
         settings |= {"block": block, "vocabulary": vocabulary}
-        choices.append(Choice("block", f"{block} characters", why))
-    elif config.block is not None:
-        settings["block"], vocabulary = config.block, None
+        choices.append(Choice("block", f"{block} {word}", why))
     else:
         vocabulary = None
+        if config.block is not None and tokenizer is None:
+            settings["block"] = config.block
     training = open_data(source, **settings)
     evaluated = None
     if held_out is not None:
         evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
                                    source, settings, training)  # fmt: skip
         _check_same_columns(training, evaluated, config.ignore_columns)
+    if vocabulary is not None and MASK in fields.values():
+        training = MaskedBlocks(training)
+        evaluated = None if evaluated is None else MaskedBlocks(evaluated)
     return TrainingData(training, evaluated, tuple(choices), vocabulary)
 
 
@@ -88,8 +103,8 @@ def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, 
     settings: dict[str, Any] = {"types": config.types, "delimiter": config.delimiter}
     if config.skip_broken and not _is_image_folder(source):
         raise OptionError("skip_broken is for folders of images\nleave it out")
-    if _is_image_folder(source):
-        image = next((each for each in ports.inputs if len(each.shape) == 4), None)
+    image = next((each for each in ports.inputs if len(each.shape) == 4), None)
+    if _is_image_folder(source) or (image is not None and holds_arrow(source)):
         channels, height, width, _ = image_sizes(image) if image else (3, None, None, False)
         if height is not None and width is not None:
             settings["image_size"] = (height, width)
@@ -131,27 +146,6 @@ def _check_same_columns(training: Dataset, evaluated: Dataset, ignored: Sequence
                 f"column {name!r} is {column} in the training data, but {other} in the validation "
                 f"data\nsay what it is, such as types={{{name!r}: 'text'}}"
             )
-
-
-def _block_size(config: TrainConfig, tokens: TensorPort, length: int | None) -> tuple[int, str]:
-    fixed = tokens.shape[1]
-    if config.block is not None:
-        if fixed is not None and fixed != config.block:
-            raise OptionError(
-                f"block is {config.block}, but the model's {tokens.name!r} takes {fixed} tokens\n"
-                "leave block out"
-            )
-        if length is not None and config.block > length:
-            raise OptionError(
-                f"block is {config.block}, but the model has {length} positions\n"
-                f"give at most block={length}"
-            )
-        return config.block, "as given"
-    if fixed is not None:
-        return fixed, f"the model's {tokens.name!r} takes {fixed} tokens"
-    if length is not None:
-        return length, f"the model has {length} positions"
-    return _BLOCK, f"the model's {tokens.name!r} takes any length"
 
 
 def _text_files(source: Any) -> list[Path]:

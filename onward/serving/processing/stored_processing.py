@@ -49,7 +49,7 @@ def stored_processing(text: str, outputs: Sequence[TensorSpec]) -> StoredProcess
 
 
 def _inputs(kept: Any) -> tuple[list[TensorSpec], Callable[[Mapping[str, Array]], Any]]:
-    if kept.vocabulary is not None:
+    if kept.vocabulary is not None and not kept.vocabulary.columns:
         return _texts(kept)
     images = [source for source in kept.inputs if len(source.shape) == 4]
     if len(images) == 1 and len(kept.inputs) == 1:
@@ -87,9 +87,13 @@ def _images(
 
 def _columns(kept: Any) -> tuple[list[TensorSpec], Callable[[Mapping[str, Array]], Any]]:
     """One input for each column of the table."""
-    specs = []
+    texts = () if kept.vocabulary is None else kept.vocabulary.columns  # tokens are made of them
+    specs = [TensorSpec(column, "BYTES", (-1,)) for column in texts]
+    needed = kept.needed_columns(target=False)
     for source in kept.inputs:
         for column in source.columns:
+            if column not in needed:
+                continue
             records = [each.to_json() for each in source.encoders.get(column, ())]
             specs.append(_column(column, source, records))
     if len({spec.name for spec in specs}) != len(specs):

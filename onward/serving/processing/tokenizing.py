@@ -28,7 +28,8 @@ def tokenizer_preprocessing(
     length = next((spec.shape[1] for spec in inputs if spec.shape[1:] and spec.shape[1] > 0), None)
     tokenizer = _open(folder / FILE)
     if tokenizer.padding is None or length is not None:
-        tokenizer.enable_padding(length=length)
+        own = tokenizer.padding or {}  # its token and its side, of which the length is replaced
+        tokenizer.enable_padding(**{**own, "length": length})
     if length is not None:
         tokenizer.enable_truncation(length)
 

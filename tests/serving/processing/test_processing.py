@@ -179,6 +179,17 @@ def test_a_tokenizer_makes_ids_and_masks(tmp_path: Path, length: int) -> None:
     assert instance.feeds["input_ids"].dtype == np.int64
 
 
+def test_a_tokenizers_own_padding_token_fills_a_fixed_length(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"hello": 0, "<pad>": 1}, "hello"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(pad_id=1, pad_token="<pad>")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    instance = Recording([TensorSpec("input_ids", "INT64", (-1, 3))], [1.0])
+    processed(instance, tmp_path, preprocess="tokenizer").run({"text": objects("hello")})
+    assert instance.feeds["input_ids"].tolist() == [[0, 1, 1]]
+
+
 def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="but the model takes 'pixels'"):
         processed(Recording(PICTURES, [1.0]), tmp_path, preprocess="tokenizer")

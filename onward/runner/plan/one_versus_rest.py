@@ -1,0 +1,45 @@
+"""OneVersusRest: the loss of a classifier that has a Sigmoid for each class, and no Softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onward.graph.graph_ops import GraphOps
+from onward.losses.loss import Values, check_loss, check_rank, integers, read, reduced, sizes_of
+from onward.losses.loss import target as target_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneVersusRest:
+    """Binary cross entropy of every class, the mean over rows and classes.
+
+    Attributes:
+        output: the value with the scores (rows, classes)
+        target: the input with the class of each row
+    """
+
+    output: str
+    target: str = "labels"
+
+    def __post_init__(self) -> None:
+        check_loss(self)
+
+    def build(self, op: GraphOps, values: Values) -> ir.Value:
+        """(softplus(x) - t x), where t is 1 for the label and 0 for other classes"""
+        x = read(op, self, values, self.output)
+        check_rank(self, x, 2, "scores of shape (rows, classes)")
+        labels = integers(
+            op, self, target_of(op, self, values, self.target, "int64", sizes_of(x)[:1])
+        )
+        own = op.GatherElements(x, op.Unsqueeze(labels, [1]), axis=1)
+        rest = reduced(op, op.Softplus(x), "mean")
+        count = op.cast_like(op.Gather(op.Shape(x), [1]), x)
+        mean: ir.Value = op.Sub(rest, op.Squeeze(op.Div(reduced(op, own, "mean"), count), [0]))
+        return mean
+
+    def allowed_labels(self, values: Values) -> tuple[int, int | None] | None:
+        """The least label, and one above the greatest; None: not known."""
+        classes = sizes_of(values[self.output])[1]
+        return 0, classes if isinstance(classes, int) else None
