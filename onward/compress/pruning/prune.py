@@ -213,6 +213,7 @@ class _Pruning:
                 "the model is smaller, but not faster here: kernels like multiples of 16, and a "
                 "model this small spends its time outside of them"
             )
+        is_best = bool(changed.changes) and not changed.reached
         return Report(
             task="prune",
             model=model,
@@ -222,6 +223,8 @@ class _Pruning:
             changes=changed.changes,
             notes=notes,
             metric_name=self.judge.metric_name,
+            rejected=model if is_best else None,
+            rejected_figures=after if is_best else None,
         )
 
     def _measure(self, model: ir.Model, seconds: float, quality: Quality) -> Measured:
