@@ -66,7 +66,7 @@ def report_nothing(
         before=figures,
         after=figures,
         changes=[] if quantizer is None else list(_changes(quantizer, empty)),
-        notes=[f"nothing to do: {why}"],
+        notes=[f"nothing to do: {why}", *getattr(quantizer, "notes", ())],
         details=_details(subject, settings, empty),
     )
 
