@@ -81,6 +81,24 @@ _CPP = {
 }
 
 
+# words of the languages, and variables of the loaders, that no input can have as its variable
+_RESERVED = frozenset(
+    "abstract alignas alignof and and_eq any arguments as asm associatedtype async auto await "
+    "bitand bitor bool break by case catch char class compl concept const const_cast constexpr "
+    "continue debugger decltype default defer deinit delete do double dynamic_cast else enum eval "
+    "explicit export extends extension extern false fallthrough fileprivate final finally float "
+    "for friend func function fun goto guard if implements import in init inline inout instanceof "
+    "int interface internal is let long main mutable namespace native new nil noexcept not not_eq "
+    "null nullptr object open operator or or_eq override package private protected protocol public "
+    "register reinterpret_cast repeat requires rethrows return self short signed sizeof static "
+    "static_assert static_cast std struct subscript super switch template this throw throws true "
+    "try typealias typedef typeid typename typeof undefined union unsigned using val var virtual "
+    "void volatile when where while with xor xor_eq yield "
+    "Bundle Data Float Model Ort bytes context environment feeds fileURLToPath found input_names "
+    "inputs it memory ort output output_names outputs path results run session url".split()
+)
+
+
 def write_loader(
     target: str, file: str, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> tuple[str, str]:
@@ -90,15 +108,26 @@ def write_loader(
 
 
 def _identifiers(ports: Sequence[Port]) -> list[str]:
-    """A variable for each port: its name where a language takes it."""
+    """A variable for each port: its name where every language takes it.
+
+    >>> _identifiers([Port(name=n, type="float32", shape=()) for n in ("a.b", "a", "a_shape", "in")])
+    ['a_b', 'a', 'a_shape_', 'in_']
+    """
     found: list[str] = []
+    taken = set(_RESERVED)
     for port in ports:
-        word = re.sub(r"\W+", "_", port.name).strip("_") or "x"
+        word = re.sub(r"\W+", "_", port.name, flags=re.ASCII).strip("_") or "x"
         word = f"x_{word}" if word[0].isdigit() else word
-        while word in found:
+        while not taken.isdisjoint(_variables(word)):
             word += "_"
         found.append(word)
+        taken.update(_variables(word))
     return found
+
+
+def _variables(word: str) -> list[str]:
+    """The variables that loaders make of one."""
+    return [word, *(word + ending for ending in ("_shape", "Shape", "Bytes", "Value"))]
 
 
 def _typed(port: Port, table: dict[str, Any], target: str) -> Any:
@@ -111,15 +140,30 @@ def _typed(port: Port, table: dict[str, Any], target: str) -> Any:
 
 
 def _shown(port: Port) -> str:
-    return f"{port.type}[{', '.join(map(str, port.shape))}]"
+    return f"{port.type}[{', '.join(_in_comment(str(size)) for size in port.shape)}]"
 
 
 def _describe(ports: Sequence[Port], mark: str) -> list[str]:
-    return [f"{mark}   {port.name}: {_shown(port)}" for port in ports]
+    return [f"{mark}   {_in_comment(port.name)}: {_shown(port)}" for port in ports]
+
+
+def _in_comment(text: str) -> str:
+    """A name of the model for a comment of one line: a name with a line break must not be code."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text)
+    """A string of JavaScript, C++ and Swift."""
+    if not text.isprintable():
+        raise UnsupportedModel(
+            f"the loader cannot spell the name {text!r}\nrename the input or output"
+        )
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _kotlin_quoted(text: str) -> str:
+    """A string of Kotlin, where $ begins a variable."""
+    return _quoted(text).replace("$", "\\$")
 
 
 def _javascript(
@@ -188,7 +232,7 @@ def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
         arguments.append(f"        {name}: {array}, {name}Shape: LongArray = longArrayOf({sizes}),")
         extra = ", OnnxJavaType.UINT8" if port.type == "uint8" else ""
         feeds.append(
-            f"            {_quoted(port.name)} to OnnxTensor.createTensor("
+            f"            {_kotlin_quoted(port.name)} to OnnxTensor.createTensor("
             f"environment, {buffer}.wrap({name}), {name}Shape{extra}),"
         )
     lines = [
@@ -289,14 +333,15 @@ def _cpp(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
             data = f"std::vector<{kind}> {name}({port.count});"
         where = f"{name}.get(), {port.count}" if kind == "bool" else f"{name}.data(), {name}.size()"
         feeds += [
-            f"  {data}  // {port.name}: {_shown(port)}",
+            f"  {data}  // {_in_comment(port.name)}: {_shown(port)}",
             f"  std::vector<int64_t> {name}_shape{{{sizes}}};",
             f"  inputs.push_back(Ort::Value::CreateTensor<{kind}>(",
             f"      memory, {where}, {name}_shape.data(), {name}_shape.size()));",
         ]
     lines = [
-        "// Build onnxruntime with: ./build.sh --config MinSizeRel --minimal_build \\",
-        "//   --include_ops_by_config required_operators_and_types.config \\",
+        "// Build onnxruntime with ./build.sh and these options:",
+        "//   --config MinSizeRel --minimal_build",
+        "//   --include_ops_by_config required_operators_and_types.config",
         "//   --enable_reduced_operator_type_support --disable_exceptions --build_shared_lib",
         "// Outputs:",
         *_describe(outputs, "//"),
