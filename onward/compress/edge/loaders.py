@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onward.compress.edge.loader_variables import make_variables
 from onward.errors import UnsupportedModel
 
 
@@ -81,53 +81,12 @@ _CPP = {
 }
 
 
-# words of the languages, and variables of the loaders, that no input can have as its variable
-_RESERVED = frozenset(
-    "abstract alignas alignof and and_eq any arguments as asm associatedtype async auto await "
-    "bitand bitor bool break by case catch char class compl concept const const_cast constexpr "
-    "continue debugger decltype default defer deinit delete do double dynamic_cast else enum eval "
-    "explicit export extends extension extern false fallthrough fileprivate final finally float "
-    "for friend func function fun goto guard if implements import in init inline inout instanceof "
-    "int interface internal is let long main mutable namespace native new nil noexcept not not_eq "
-    "null nullptr object open operator or or_eq override package private protected protocol public "
-    "register reinterpret_cast repeat requires rethrows return self short signed sizeof static "
-    "static_assert static_cast std struct subscript super switch template this throw throws true "
-    "try typealias typedef typeid typename typeof undefined union unsigned using val var virtual "
-    "void volatile when where while with xor xor_eq yield "
-    "Bundle Data Float Model Ort bytes context environment feeds fileURLToPath found input_names "
-    "inputs it memory ort output output_names outputs path results run session url".split()
-)
-
-
 def write_loader(
     target: str, file: str, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> tuple[str, str]:
     """The name and the text of the loader of a target."""
     name, make = _LOADERS[target]
     return name, make(file, inputs, outputs)
-
-
-def _identifiers(ports: Sequence[Port]) -> list[str]:
-    """A variable for each port: its name where every language takes it.
-
-    >>> _identifiers([Port(name=n, type="float32", shape=()) for n in ("a.b", "a", "a_shape", "in")])
-    ['a_b', 'a', 'a_shape_', 'in_']
-    """
-    found: list[str] = []
-    taken = set(_RESERVED)
-    for port in ports:
-        word = re.sub(r"\W+", "_", port.name, flags=re.ASCII).strip("_") or "x"
-        word = f"x_{word}" if word[0].isdigit() else word
-        while not taken.isdisjoint(_variables(word)):
-            word += "_"
-        found.append(word)
-        taken.update(_variables(word))
-    return found
-
-
-def _variables(word: str) -> list[str]:
-    """The variables that loaders make of one."""
-    return [word, *(word + ending for ending in ("_shape", "Shape", "Bytes", "Value"))]
 
 
 def _typed(port: Port, table: dict[str, Any], target: str) -> Any:
@@ -169,7 +128,7 @@ def _kotlin_quoted(text: str) -> str:
 def _javascript(
     package: str, read: str, file: str, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     feeds = []
     for name, port in zip(names, inputs):
         array = _typed(port, _JAVASCRIPT, "JavaScript")
@@ -224,7 +183,7 @@ def _node(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     arguments, feeds = [], []
     for name, port in zip(names, inputs):
         buffer, array = _typed(port, _KOTLIN, "Kotlin")
@@ -275,7 +234,7 @@ def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _swift(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     arguments, feeds = [], []
     for name, port in zip(names, inputs):
         kind, number = _typed(port, _SWIFT, "Swift")
@@ -323,7 +282,7 @@ def _swift(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _cpp(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     feeds = []
     for name, port in zip(names, inputs):
         kind = _typed(port, _CPP, "C++")
