@@ -114,7 +114,12 @@ class WeightQuantizer:
     @property
     def notes(self) -> list[str]:
         """What a user must know of the plan: what weights of 2 bits cost."""
-        lost = [self._errors[each] for each in self._stores if each in self._errors]
+        return self.notes_for(self._plan)
+
+    def notes_for(self, plan: Plan) -> list[str]:
+        """What a user must know of a plan."""
+        small = {self._sites[name].store for name, form in plan.items() if form.bits == 2}
+        lost = [self._errors[each] for each in self._stores if each in small]
         lines = list(self._widened)
         if lost:
             lines.append(
