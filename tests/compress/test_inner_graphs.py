@@ -107,7 +107,7 @@ def test_units_of_inner_graphs_are_removed(
     assert {change.format for change in report.changes} == {"64 of 128 units"}
     assert len(report.changes) == (1 if weights == "shared" else 2)
     assert 0 < error(make_model(weights), report.model) < 1
-    note = f"rated by magnitude: {importance} is not measured inside of If, Loop or Scan"
+    note = f"rated by magnitude: {importance} has no figures of them"
     is_measured = importance == "gradient" and weights != "inside"  # of weights of the main graph
     assert (note in " ".join(report.notes)) == (importance != "magnitude" and not is_measured)
 

@@ -318,8 +318,8 @@ class _UnitCut:
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             self.notes.append(
-                f"the units of {left[0]}{more} were rated by magnitude: {kind} is not measured "
-                "inside of If, Loop or Scan"
+                f"the units of {left[0]}{more} were rated by magnitude: {kind} has no figures of "
+                "them (it has none inside of If, Loop or Scan)"
             )
         self._importance = {**found, **rated}
 
