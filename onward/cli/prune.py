@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.compression_files import check_files, show_report
+from onward.cli.compression_files import check_files, finish
 from onward.cli.console import make_console, warn
 from onward.cli.progress import WorkProgress
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
     from onward.compress.pruning import prune as pruning
-    from onward.compress.report import Report
 else:  # it loads the engines
     pruning = LazyModule("onward.compress.pruning.prune")
-
-DID_NOT_HELP = 1  # exit code
 
 
 def prune(
@@ -82,8 +79,9 @@ def prune(
 ) -> None:
     """Remove the channels, heads, units and layers that a model's outputs need least.
 
-    If the goal cannot be met, the exit code is 1 and no model is saved. Ctrl-C while tuning keeps
-    its state next to --save; the same command continues.
+    If the goal cannot be met, the exit code is 1 and no model is saved; --force saves the best one
+    found, with exit code 0. Ctrl-C while tuning keeps its state next to --save; the same command
+    continues.
 
     \b
     onward prune model.onnx --keep 0.5 --data rows.npz --tune 5min --save pruned.onnx
@@ -125,20 +123,4 @@ def prune(
         raise
     if folder is not None and folder.exists() and not any(folder.iterdir()):
         folder.rmdir()
-    _finish(report, save, page, force, as_json)
-
-
-def _finish(
-    report: Report, save: Path | None, page: Path | None, force: bool, as_json: bool
-) -> None:
-    """Print the report and write the files."""
-    show_report(report, page, as_json)
-    console = make_console(stderr=as_json)
-    if save is not None and (report.helped or force):
-        report.save(save)
-        console.print(f"saved {save}", soft_wrap=True, markup=False)
-    elif save is not None:
-        text = f"{save} was not written; --force saves the best one found"
-        console.print(text, soft_wrap=True, markup=False)
-    if not report.helped:
-        raise typer.Exit(DID_NOT_HELP)
+    finish(report, save, page, force, as_json)

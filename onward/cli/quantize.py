@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onward.cli import arguments
-from onward.cli.compression_files import check_files, show_report
+from onward.cli.compression_files import check_files, finish
 from onward.cli.console import make_console, warn
 from onward.cli.progress import WorkProgress
 from onward.errors import OptionError
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from onward.compress.learned_rounding import tune_settings
     from onward.compress.learned_rounding.tune_settings import Tune
     from onward.compress.quantization import quantize as quantization
-    from onward.compress.report import Report
 else:  # they load the engines and the losses
     tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
     quantization = LazyModule("onward.compress.quantization.quantize")
-
-DID_NOT_HELP = 1  # exit code
 
 
 def quantize(
@@ -91,8 +88,9 @@ def quantize(
 ) -> None:
     """Quantize a model, measure it, and undo what is slower or loses too much.
 
-    If nothing helps, the exit code is 1 and no model is saved. Ctrl-C while tuning keeps its state
-    next to --save; the same command continues.
+    If nothing helps, the exit code is 1 and no model is saved; --force saves the best one found,
+    with exit code 0. Ctrl-C while tuning keeps its state next to --save; the same command
+    continues.
 
     \b
     onward quantize model.onnx --data rows.npz --save small.onnx
@@ -133,7 +131,7 @@ def quantize(
         raise
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    _finish(report, save, page, force, as_json)
+    finish(report, save, page, force, as_json)
 
 
 def _make_tune(text: str | None, data: str | None, folder: Path | None, seed: int) -> Tune | None:
@@ -143,23 +141,6 @@ def _make_tune(text: str | None, data: str | None, folder: Path | None, seed: in
             raise OptionError("--tune-data is read by --tune\ngive a time, such as --tune 5min")
         return None
     return replace(tune_settings.Tune.read(text), data=data, folder=folder, seed=seed)
-
-
-def _finish(
-    report: Report, save: Path | None, page: Path | None, force: bool, as_json: bool
-) -> None:
-    """Print the report and write the files."""
-    show_report(report, page, as_json)
-    is_saved = save is not None and (report.helped or force)
-    if save is not None and is_saved:
-        report.save(save, force=force)
-    console = make_console(stderr=as_json)
-    if is_saved:
-        console.print(f"saved {save}", soft_wrap=True)
-    elif save is not None:
-        console.print(f"{save} was not written; --force saves the best one found", soft_wrap=True)
-    if not report.helped and not is_saved:
-        raise typer.Exit(DID_NOT_HELP)
 
 
 def _split_sizes(texts: list[str] | None) -> tuple[str | None, dict[str, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import onward
+from onward.compress.early_exits import exit_report
 from onward.graph.builder import OpBuilder
 from tests.cli.conftest import Call, is_one_line
 
@@ -39,6 +40,20 @@ def test_a_model_with_exits_is_saved(call: Call, deep: Path) -> None:
     assert "saved" in called.err
     ran = call("run", made, "--random", "--size", "batch=3")
     assert ran.code == 0 and "exit" in ran.out
+
+
+def test_model_that_is_not_faster_is_saved_by_force_alone(
+    call: Call, deep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_report, "time_in_turns", lambda *_, **__: {"before": 1.0, "after": 2})
+    rows, made = deep.parent / "rows.npz", deep.parent / "exits.onnx"
+    options = ("--at", "layer_0", "--data", rows, "--steps", "10", "--save", made)
+    refused = call("early-exit", deep, *options)
+    assert refused.code == 1 and not made.exists()
+    assert "was not written; --force saves the best one found" in refused.out
+    forced = call("early-exit", deep, *options, "--force")
+    assert forced.code == 0 and made.exists()
+    assert "although it does not meet what was asked for" in forced.out
 
 
 def test_bad_options_are_one_line(call: Call, deep: Path) -> None:

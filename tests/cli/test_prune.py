@@ -63,8 +63,20 @@ def test_goal_that_is_not_met_writes_nothing_without_force(
     done = call("prune", model, "--speedup", "3", "--save", small)
     assert done.code == 1 and "3 times as fast was not reached" in done.out
     assert "was not written" in done.out and not small.exists()
-    assert call("prune", model, "--speedup", "3", "--save", small, "--force").code == 1
-    assert small.exists()
+    forced = call("prune", model, "--speedup", "3", "--save", small, "--force")
+    assert forced.code == 0 and "although it does not meet what was asked for" in forced.out
+    assert "3 times as fast was not reached" in forced.out
+    assert small.stat().st_size < model.stat().st_size
+    assert call("prune", model, "--speedup", "3", "--force").code == 1  # nothing is saved
+
+
+def test_model_that_was_not_changed_is_not_saved_by_force(
+    call: Call, model: Path, tmp_path: Path
+) -> None:
+    small = tmp_path / "small.onnx"
+    done = call("prune", model, "--keep", "1", "--save", small, "--force")
+    assert done.code == 1 and "no other model than the original was found" in done.out
+    assert not small.exists()
 
 
 def test_bad_input_is_one_line(call: Call, model: Path) -> None:

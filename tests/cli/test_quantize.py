@@ -87,6 +87,20 @@ def test_what_did_not_help_is_not_saved(
     assert "nothing helped: int8 loses 1.00%" in called.out and "--force" in called.out
     forced = call("quantize", model, "--drop", "0", "--save", small, "--force")
     assert forced.code == 0 and has_pow(small)
+    assert "although it does not meet what was asked for" in forced.out
+
+
+def test_original_is_not_saved_by_force(
+    call: Call, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_nothing(*_: Any, **__: Any) -> Report:
+        return Report(task="quantize", model=mlp(), helped=False, before=BEFORE, after=BEFORE)
+
+    monkeypatch.setattr(quantization, "quantize", find_nothing)
+    small = tmp_path / "small.onnx"
+    called = call("quantize", model, "--save", small, "--force")
+    assert called.code == 1 and "no other model than the original" in called.out
+    assert not small.exists()
 
 
 def test_json_is_all_that_is_printed(

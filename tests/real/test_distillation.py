@@ -93,11 +93,16 @@ def sentence_vectors(model: Path, rows: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_encoders_of_torch(dynamo: bool, norm_first: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trained", [False, True])  # a new encoder has layers of equal weights
+def test_encoders_of_torch(trained: bool, norm_first: bool, dynamo: bool, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=norm_first)
     encoder = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     module = torch.nn.Sequential(torch.nn.Linear(8, 16), encoder).eval()
+    if trained:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(torch.randn_like(parameter) / 10)
     more = (
         {"dynamic_shapes": {"input": {0: "batch"}}} if dynamo else {"dynamic_axes": {"input": [0]}}
     )

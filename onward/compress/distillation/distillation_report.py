@@ -49,13 +49,16 @@ def make_report(
         f"{trained.steps} steps in {trained.seconds:.0f} s; "
         f"similarity to the teacher {before.similarity:.4f} -> {after.similarity:.4f}"
     ]
+    helped = after.similarity >= before.similarity
+    if not helped:
+        notes.append("training made it worse: try a smaller learning rate, or more data")
     notes += lessons.notes
     if trained.skipped:
         notes.append(f"{trained.skipped} steps were skipped: their gradients were not finite")
     return Report(
         task="distill",
         model=student,
-        helped=after.similarity >= before.similarity,
+        helped=helped,
         before=_measure(teacher, feeds, times[0], judge.rate_teachers()),
         after=_measure(student, feeds, times[1], after),
         notes=notes,

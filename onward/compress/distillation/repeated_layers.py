@@ -205,11 +205,20 @@ def _weight_kind(value: ir.Value | None) -> Any:
 
 
 def _is_fixed(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer or of a Constant node."""
-    if value is None or value.is_initializer():
+    """Whether a value is an initializer or of a Constant node, also through Identity."""
+    if value is None or (value := _source(value)).is_initializer():
         return True
     node = value.producer()
     return node is not None and node.op_type == "Constant" and not node.domain
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """What Identity nodes pass on: exporters write weights of equal content once, and copies so."""
+    node = value.producer()
+    while node is not None and node.op_type == "Identity" and not node.domain and node.inputs[0]:
+        value = node.inputs[0]
+        node = value.producer()
+    return value
 
 
 def _is_weight(value: ir.Value | None) -> bool:
@@ -220,4 +229,4 @@ def _is_weight(value: ir.Value | None) -> bool:
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    return ir.convenience.get_const_tensor(value)
+    return ir.convenience.get_const_tensor(_source(value))

@@ -71,20 +71,24 @@ def report_exits(
         float(np.mean(scores.argmax(axis=1) == truth)) for scores in (original.scores, best.answers)
     ]
     notes = _notes(best, exits, labels is not None, drop)
+    helped = leaves and times["after"] < times["before"]
+    after = Measured(
+        seconds=times["after"],
+        parameters=_parameters(model),
+        quality=replace(quality, metric=accuracy[1]),
+    )
     return Report(
         task="early-exit",
         model=model,
-        helped=leaves and times["after"] < times["before"],
+        helped=helped,
         before=Measured(
             seconds=times["before"],
             parameters=_parameters(before),
             quality=Quality(similarity=1.0, error=0.0, agreement=1.0, metric=accuracy[0]),
         ),
-        after=Measured(
-            seconds=times["after"],
-            parameters=_parameters(model),
-            quality=replace(quality, metric=accuracy[1]),
-        ),
+        after=after,
+        rejected=None if helped else model,
+        rejected_figures=None if helped else after,
         changes=[
             _change(number, head, f"{figures['share']:.1%} leave")
             for number, (head, figures) in enumerate(zip(best.heads, exits[:-1], strict=True))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onward.compress.edge.loader_variables import make_variables
 from onward.errors import UnsupportedModel
 
 
@@ -89,18 +89,6 @@ def write_loader(
     return name, make(file, inputs, outputs)
 
 
-def _identifiers(ports: Sequence[Port]) -> list[str]:
-    """A variable for each port: its name where a language takes it."""
-    found: list[str] = []
-    for port in ports:
-        word = re.sub(r"\W+", "_", port.name).strip("_") or "x"
-        word = f"x_{word}" if word[0].isdigit() else word
-        while word in found:
-            word += "_"
-        found.append(word)
-    return found
-
-
 def _typed(port: Port, table: dict[str, Any], target: str) -> Any:
     if port.type not in table:
         raise UnsupportedModel(
@@ -111,21 +99,36 @@ def _typed(port: Port, table: dict[str, Any], target: str) -> Any:
 
 
 def _shown(port: Port) -> str:
-    return f"{port.type}[{', '.join(map(str, port.shape))}]"
+    return f"{port.type}[{', '.join(_in_comment(str(size)) for size in port.shape)}]"
 
 
 def _describe(ports: Sequence[Port], mark: str) -> list[str]:
-    return [f"{mark}   {port.name}: {_shown(port)}" for port in ports]
+    return [f"{mark}   {_in_comment(port.name)}: {_shown(port)}" for port in ports]
+
+
+def _in_comment(text: str) -> str:
+    """A name of the model for a comment of one line: a name with a line break must not be code."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text)
+    """A string of JavaScript, C++ and Swift."""
+    if not text.isprintable():
+        raise UnsupportedModel(
+            f"the loader cannot spell the name {text!r}\nrename the input or output"
+        )
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _kotlin_quoted(text: str) -> str:
+    """A string of Kotlin, where $ begins a variable."""
+    return _quoted(text).replace("$", "\\$")
 
 
 def _javascript(
     package: str, read: str, file: str, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     feeds = []
     for name, port in zip(names, inputs):
         array = _typed(port, _JAVASCRIPT, "JavaScript")
@@ -180,7 +183,7 @@ def _node(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     arguments, feeds = [], []
     for name, port in zip(names, inputs):
         buffer, array = _typed(port, _KOTLIN, "Kotlin")
@@ -188,7 +191,7 @@ def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
         arguments.append(f"        {name}: {array}, {name}Shape: LongArray = longArrayOf({sizes}),")
         extra = ", OnnxJavaType.UINT8" if port.type == "uint8" else ""
         feeds.append(
-            f"            {_quoted(port.name)} to OnnxTensor.createTensor("
+            f"            {_kotlin_quoted(port.name)} to OnnxTensor.createTensor("
             f"environment, {buffer}.wrap({name}), {name}Shape{extra}),"
         )
     lines = [
@@ -231,7 +234,7 @@ def _kotlin(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _swift(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     arguments, feeds = [], []
     for name, port in zip(names, inputs):
         kind, number = _typed(port, _SWIFT, "Swift")
@@ -279,7 +282,7 @@ def _swift(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
 
 
 def _cpp(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    names = _identifiers(inputs)
+    names = make_variables([port.name for port in inputs])
     feeds = []
     for name, port in zip(names, inputs):
         kind = _typed(port, _CPP, "C++")
@@ -289,14 +292,15 @@ def _cpp(file: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
             data = f"std::vector<{kind}> {name}({port.count});"
         where = f"{name}.get(), {port.count}" if kind == "bool" else f"{name}.data(), {name}.size()"
         feeds += [
-            f"  {data}  // {port.name}: {_shown(port)}",
+            f"  {data}  // {_in_comment(port.name)}: {_shown(port)}",
             f"  std::vector<int64_t> {name}_shape{{{sizes}}};",
             f"  inputs.push_back(Ort::Value::CreateTensor<{kind}>(",
             f"      memory, {where}, {name}_shape.data(), {name}_shape.size()));",
         ]
     lines = [
-        "// Build onnxruntime with: ./build.sh --config MinSizeRel --minimal_build \\",
-        "//   --include_ops_by_config required_operators_and_types.config \\",
+        "// Build onnxruntime with ./build.sh and these options:",
+        "//   --config MinSizeRel --minimal_build",
+        "//   --include_ops_by_config required_operators_and_types.config",
         "//   --enable_reduced_operator_type_support --disable_exceptions --build_shared_lib",
         "// Outputs:",
         *_describe(outputs, "//"),

@@ -32,6 +32,14 @@ class LearnedWeights:
         return carry_over(self._learned, self._quantizer.write(plan))
 
 
+def count_learned(learned: ir.Model, model: ir.Model) -> tuple[int, int]:
+    """How many weights of a model have the integers and scales of a learned one; of how many."""
+    known = {weight.integers_name: weight for weight in find_weights(learned)}
+    pairs = [(weight, known.get(weight.integers_name)) for weight in find_weights(model)]
+    kept = [other is not None and _is_same(weight, other) for weight, other in pairs]
+    return sum(kept), len(known)
+
+
 def carry_over(learned: ir.Model, model: ir.Model) -> ir.Model:
     """A model with the learned integers and scales of the weights that both have in one format.
 
@@ -48,6 +56,14 @@ def carry_over(learned: ir.Model, model: ir.Model) -> ir.Model:
         replace_tensor(changed.graph.initializers[weight.integers_name], other.integers())
         replace_tensor(weight.stored_scale, array_of(other.stored_scale))
     return changed
+
+
+def _is_same(a: QuantizedWeight, b: QuantizedWeight) -> bool:
+    return (
+        _have_one_format(a, b)
+        and np.array_equal(a.integers(), b.integers())
+        and np.array_equal(a.scale, b.scale)
+    )
 
 
 def _have_one_format(a: QuantizedWeight, b: QuantizedWeight) -> bool:

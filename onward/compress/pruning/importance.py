@@ -82,10 +82,13 @@ def by_gradient(
 ) -> dict[str, Array]:
     """|sum of w dw| over a unit's weights: how much the loss, or the outputs, change without it.
 
+    Groups whose weights are all inside of If, Loop or Scan are left out: they have no gradient.
     Without a loss the outputs are multiplied by random numbers; the mean square over them is the
     squared change of the outputs.
     """
     weights = _sliced_weights(model, positions)
+    if not weights:
+        return {}
     names = [str(value.name) for value in weights]
     outputs = [str(v.name) for v in model.graph.outputs if v.dtype in FLOATS]
     if not outputs:
@@ -115,7 +118,8 @@ def by_gradient(
             product = np.asarray(value.const_value.numpy(), np.float64) * dw
             _add_to_units(changes, product, value, positions)
         squares += changes**2
-    return {group.name: np.sqrt(squares[group.labels]) for group in groups}
+    rated = {group.name: np.sqrt(squares[group.labels]) for group in groups}
+    return {name: each for name, each in rated.items() if each.any()}
 
 
 def _sliced_weights(model: ir.Model, positions: Positions) -> list[ir.Value]:

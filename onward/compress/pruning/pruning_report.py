@@ -36,6 +36,7 @@ def make_report(task: PruningTask, pruned: Pruned) -> Report:
             "the model is smaller, but not faster here: kernels like multiples of 16, and a "
             "model this small spends its time outside of them"
         )
+    is_best = bool(pruned.changes) and not pruned.reached
     return Report(
         task="prune",
         model=model,
@@ -45,6 +46,8 @@ def make_report(task: PruningTask, pruned: Pruned) -> Report:
         changes=pruned.changes,
         notes=notes,
         metric_name=task.judge.metric_name,
+        rejected=model if is_best else None,
+        rejected_figures=after if is_best else None,
     )
 
 

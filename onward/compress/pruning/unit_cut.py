@@ -48,6 +48,7 @@ class UnitCut:
         task = self._task
         task.progress(f"rate {sum(group.count for group in self._groups)} units", 0, None)
         found = importance.by_magnitude(self._model, self._positions, self._groups)
+        rated = found
         if kind == "activation":
             consumers = activations.find_consumers(self._model, self._positions)
             self._moments = activations.measure_moments(
@@ -56,9 +57,9 @@ class UnitCut:
             rated = importance.by_activation(
                 consumers, self._moments, self._positions, self._groups
             )
-            found |= {name: each for name, each in rated.items() if each.any()}
+            rated = {name: each for name, each in rated.items() if each.any()}
         if kind == "gradient":
-            found |= importance.by_gradient(
+            rated = importance.by_gradient(
                 self._model,
                 self._positions,
                 self._groups,
@@ -67,7 +68,14 @@ class UnitCut:
                 providers=task.providers,
                 seed=task.seed,
             )
-        self._importance = found
+        left = [group.name for group in self._groups if group.name not in rated]
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            self.notes.append(
+                f"the units of {left[0]}{more} were rated by magnitude: {kind} has no figures of "
+                "them (it has none inside of If, Loop or Scan)"
+            )
+        self._importance = {**found, **rated}
 
     def cut(self) -> tuple[ir.Model, list[Change], bool]:
         """The model without the units, what was removed, and whether the goal was reached."""

@@ -105,13 +105,18 @@ def search_plan(
         return Found(plan, model, size_of(model), undone=undone)
     progress("comparing outputs with float", 0, None)
     full = RatedPlan(plan, model, subject.judge.rate(model))
-    whole, notes = full, tuple[str, ...]()
+    whole, notes, tuned = full, tuple[str, ...](), False
     if tune is not None:
         learned = tune(model)
         notes = (learned.note,)
         if learned.helped:
             whole = RatedPlan(plan, learned.model, subject.judge.rate(learned.model))
-    found, tuned = _keep_budget(subject, quantizer, settings, (full, whole), undone, progress)
+    found = _keep_budget(subject, quantizer, settings, (full, whole), undone, progress)
+    lost = tuple[str, ...]()
+    if whole is not full:
+        kept, total = carry_over.count_learned(whole.model, found.model)
+        lost = _name_lost_rounding(found is full, kept, total, settings.drop)
+        tuned = found is not full and kept > 0
     if found.plan:
         progress("timing the result against float", 0, None)
         result = Found(
@@ -123,7 +128,7 @@ def search_plan(
             undone,
             is_within=subject.judge.is_within(found.quality, settings.drop),
             tuned=tuned,
-            notes=notes,
+            notes=(*notes, *lost),
         )
         if found.plan == plan or result.helps(subject, settings):
             return result
@@ -137,24 +142,38 @@ def _keep_budget(
     rated: tuple[RatedPlan, RatedPlan],
     undone: dict[str, str],
     progress: Progress,
-) -> tuple[RatedPlan, bool]:
-    """The plan within the budget, and whether its rounding was learned.
+) -> RatedPlan:
+    """The plan within the budget.
 
     Args:
         rated: the whole plan as it was rounded, and with learned rounding (or the same again)
     """
     full, whole = rated
-    tuned = whole is not full
     for each in (whole, full):
         if subject.judge.is_within(each.quality, settings.drop):
-            return each, each is not full
+            return each
     if settings.is_sized:
-        return whole, tuned
-    writer = carry_over.LearnedWeights(quantizer, whole.model) if tuned else quantizer
+        return whole
+    is_plain = whole is full
+    writer = quantizer if is_plain else carry_over.LearnedWeights(quantizer, whole.model)
     judges = (subject.judge, subject.quick_judge)
     feeds = None if settings.is_for_size else subject.feeds
-    found = undo_lossy(writer, whole, judges, settings.drop, undone, progress, feeds)
-    return found, tuned
+    return undo_lossy(writer, whole, judges, settings.drop, undone, progress, feeds)
+
+
+def _name_lost_rounding(is_before: bool, kept: int, total: int, drop: float) -> tuple[str, ...]:
+    """A note if weights do not have the rounding that was learned."""
+    if is_before:
+        return (
+            "the model before tuning is kept: on the data of the budget, it loses no more than "
+            f"{drop:.2%} (drop), and the tuned one does",
+        )
+    if kept == total:
+        return ()
+    return (
+        f"{kept} of {total} weights have the rounding that was learned: to lose no more than "
+        f"{drop:.2%} (drop), the others got more bits or stayed float",
+    )
 
 
 def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str]) -> Found:

@@ -7,6 +7,7 @@ if report.helped:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -144,8 +145,9 @@ def _quantize_one(subject: Subject, settings: QuantizeSettings, progress: Progre
         subject.quantizers[settings.to] = make_quantizer(subject, settings, progress)
     quantizer = subject.quantizers[settings.to]
     if not quantizer.plan:
-        why = sorted(set(quantizer.refused.values()))
-        reason = f" ({'; '.join(why[:3])})" if why else ""
+        why = Counter(quantizer.refused.values()).most_common(3)
+        reasons = "; ".join(f"{count} of its layers: {reason}" for reason, count in why)
+        reason = f" ({reasons})" if reasons else ""
         text = f"the model has nothing to quantize to {settings.to}{reason}"
         return report_nothing(subject, settings, text, quantizer)
     tuner = make_tuner(subject, settings, progress)

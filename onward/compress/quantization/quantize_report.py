@@ -9,7 +9,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onward.compress.quality import Quality
-from onward.compress.quantization.plan import Quantizer
+from onward.compress.quantization.plan import Plan, Quantizer
 from onward.compress.quantization.plan_search import SLOWEST, Found
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
@@ -45,7 +45,7 @@ def make_report(
         before=before,
         after=figures if helped else before,
         changes=list(_changes(quantizer, found)),
-        notes=[*_notes(subject, settings, found, helped), *getattr(quantizer, "notes", ())],
+        notes=[*_notes(subject, settings, found, helped), *_notes_of(quantizer, found.plan)],
         metric_name=subject.judge.metric_name if is_measured else None,
         details=_details(subject, settings, found),
         rejected=rejected,
@@ -66,9 +66,16 @@ def report_nothing(
         before=figures,
         after=figures,
         changes=[] if quantizer is None else list(_changes(quantizer, empty)),
-        notes=[f"nothing to do: {why}"],
+        notes=[f"nothing to do: {why}", *getattr(quantizer, "notes", ())],
         details=_details(subject, settings, empty),
     )
+
+
+def _notes_of(quantizer: Quantizer, plan: Plan) -> Sequence[str]:
+    """What a quantizer says about a plan, or about itself."""
+    notes_for = getattr(quantizer, "notes_for", None)
+    found: Sequence[str] = notes_for(plan) if notes_for else getattr(quantizer, "notes", ())
+    return found
 
 
 def _details(subject: Subject, settings: QuantizeSettings, found: Found) -> dict[str, object]:

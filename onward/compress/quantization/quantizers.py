@@ -30,6 +30,11 @@ else:
     int8 = LazyModule("onward.compress.quantization.int8.quantizer")
     weights = LazyModule("onward.compress.quantization.weights.quantizer")
 
+_NOTHING_TO_TUNE = (
+    "no weight has a rounding to tune: those that several products read, and those inside of If, "
+    "Loop or Scan, keep theirs"
+)
+
 
 def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Quantizer:
     """The quantizer of the format that was asked for, with its statistics measured."""
@@ -60,7 +65,7 @@ def make_tuner(subject: Subject, settings: QuantizeSettings, progress: Progress)
 
     def learn(model: ir.Model) -> Learned:
         if not quantized_weights.find_weights(model):
-            return tune_rounding.Learned(model, False, "no weight has a rounding to tune")
+            return tune_rounding.Learned(model, False, _NOTHING_TO_TUNE)
         tune = chosen
         if chosen.folder is not None:  # a plan depends on timings, and each has its own state
             tune = replace(chosen, folder=Path(chosen.folder) / answers.model_digest(model)[:16])

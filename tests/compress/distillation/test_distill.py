@@ -43,6 +43,12 @@ def test_student_learns_without_labels_and_the_second_epoch_runs_no_teacher() ->
     assert "similarity to the teacher" in str(report)
 
 
+def test_training_that_made_it_worse_is_reported() -> None:
+    teacher = mlp(8, 0)
+    report = train(mlp(8, 0), teacher=teacher, learning_rate=10.0, steps=5)  # begins as the teacher
+    assert not report.helped and "training made it worse" in str(report)
+
+
 def test_cache_on_disk_needs_no_teacher_in_a_later_call(tmp_path: Path) -> None:
     train(mlp(8, 1), cache=tmp_path, batch=16)
     later = train(mlp(4, 2), cache=tmp_path, batch=16)

@@ -117,3 +117,18 @@ def test_layers_that_are_read_inside_are_not_left_out() -> None:
     model = op.model(y=op.Concat(x, *inner, axis=1))
     with pytest.raises(UnsupportedModel):
         shrink(model, layers=1)
+
+
+def test_weights_of_equal_content_that_an_exporter_has_written_once() -> None:
+    """The first layer reads the weight, the others read it through Identity."""
+    op = OpBuilder()
+    x = op.input("x", "float32", ["n", 4])
+    weight = op.initializer("w", np.full((4, 4), 0.5, np.float32))
+    for place in range(4):
+        x = op.Add(x, op.Relu(op.MatMul(x, op.Identity(weight) if place else weight)))
+    model = op.model(y=op.Mul(x, 2.0))
+    (chain,) = find_chains(model.graph)
+    assert chain.layers == 4
+    student = shrink(model, layers=1)
+    x = np.ones((1, 4), np.float32)
+    assert onward.InferenceSession(student).run(None, {"x": x})[0] == pytest.approx(6 * x)

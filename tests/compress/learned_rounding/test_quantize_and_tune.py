@@ -14,6 +14,7 @@ import onward
 from onward.compress import Tune, quantize
 from onward.compress.learned_rounding import tune_rounding as tuning
 from onward.compress.learned_rounding.carry_over import carry_over
+from onward.compress.learned_rounding.quantized_weights import find_weights, replace_tensor
 from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import FeedError, NotFinite, OptionError
 from tests.compress.learned_rounding.small_models import (
@@ -99,9 +100,37 @@ def test_other_formats_are_not_carried_over() -> None:
 
 
 def test_a_budget_that_tuning_misses_is_kept_with_more_bits() -> None:
-    report = run_small(Tune(steps=20, data=MORE), drop=0.02)
-    assert report.helped and report.after.quality.similarity >= 0.98
-    assert report.details["learned_rounding"]
+    report = run_small(Tune(steps=20, data=MORE), drop=0.04)
+    assert report.helped and report.after.quality.similarity >= 0.96
+    assert {"int2", "int4"} == {form[:4] for form in report.details["formats"]}
+    assert report.details["learned_rounding"]  # of the weight that stays in 2 bits
+
+
+def test_report_says_which_weights_lost_what_was_learned() -> None:
+    wide, some, none = (
+        run_small(Tune(steps=20, data=MORE), drop=drop) for drop in (0.9, 0.04, 0.0005)
+    )
+    lost = "weights have the rounding that was learned: to lose no more than"
+    assert wide.details["learned_rounding"] and lost not in str(wide)
+    assert f"1 of 2 {lost} 4.00% (drop)" in str(some) and some.details["learned_rounding"]
+    assert f"0 of 2 {lost} 0.05% (drop)" in str(none) and not none.details["learned_rounding"]
+    assert "weights of 2 bits are off" in str(wide)
+    assert "weights of 2 bits are off" not in str(none)  # it has none
+
+
+def test_model_before_tuning_is_kept_if_it_alone_is_within_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def learn_wrong_signs(original: Any, model: ir.Model, *_: Any, **__: Any) -> tuning.Learned:
+        worse = model.clone()
+        last = find_weights(worse)[-1].stored_scale
+        replace_tensor(last, -last.const_value.numpy())  # type: ignore[union-attr]
+        return tuning.Learned(worse, True, "it seemed better on other rows")
+
+    monkeypatch.setattr(tuning, "learn_rounding", learn_wrong_signs)
+    report = run_small(Tune(steps=1), drop=0.6)
+    assert report.helped and not report.details["learned_rounding"]
+    assert "the model before tuning is kept: on the data of the budget" in str(report)
 
 
 def test_steps_that_are_not_finite_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from onward.graph.scopes import bodies, walk
 from onward.passes.value_facts import Array, attribute, input_of, is_constant, made_by, rank
 
 OPERATORS = ("Conv", "MatMul", "Gemm", "LSTM", "Gather")
+INSIDE_BODY = "it is inside If, Loop or Scan"
 _SMALLEST_TABLE = 1 << 14  # elements of a table whose rows are worth storing in 8 bits
 _SMALLEST_WEIGHT = 64  # elements of a weight: below, quantizing data costs more than it saves
 
@@ -61,7 +62,7 @@ def find_layers(model: ir.Model) -> tuple[dict[str, Layer], dict[str, str]]:
             refused[str(node.name)] = found
     for node in _inner_nodes(model):
         if node.domain == "" and node.op_type in OPERATORS[:4]:
-            refused[str(node.name)] = "it is inside If, Loop or Scan"
+            refused[str(node.name)] = INSIDE_BODY
     return layers, refused
 
 

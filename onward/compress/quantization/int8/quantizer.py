@@ -27,7 +27,13 @@ from onward.compress.quantization.int8.chains import (
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
-from onward.compress.quantization.int8.layers import Layer, array_of, find_layers, find_ties
+from onward.compress.quantization.int8.layers import (
+    INSIDE_BODY,
+    Layer,
+    array_of,
+    find_layers,
+    find_ties,
+)
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.ranges import Range, check_method, choose_range
 from onward.compress.quantization.int8.smoothing import Smoothed, undo
@@ -142,6 +148,18 @@ class Int8Quantizer:
     @property
     def refused(self) -> Mapping[str, str]:
         return self._refused
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user must know of the plan: which nodes it cannot have."""
+        inside = [name for name, reason in self._refused.items() if reason == INSIDE_BODY]
+        if not inside:
+            return []
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        return [
+            f"{inside[0]}{more} stayed float inside of If, Loop or Scan: int8 takes layers of the "
+            "main graph alone; int4 stores weights of inner graphs, too"
+        ]
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         return divide(self._model, self._layers, plan)

@@ -22,7 +22,7 @@ def can_scale(value: ir.Value, readers: Collection[ir.Node], axis: int) -> bool:
     if node is None or node.domain != "" or len(value.uses()) == 0:
         return False
     if node.op_type in _PASSED or node.op_type == "Clip":
-        if node.op_type == "Clip" and scalar(input_of(node, 1)) != 0.0:
+        if node.op_type == "Clip" and not _is_relu_or_relu6(node):
             return False
         if axis != 1 and "Pool" in node.op_type:
             return False
@@ -42,13 +42,15 @@ def can_scale(value: ir.Value, readers: Collection[ir.Node], axis: int) -> bool:
 
 
 def clip_limit(value: ir.Value) -> float | None:
-    """The number at which a Clip between the weights and the value cuts off; None without one."""
+    """The least number at which a Clip between weights and value cuts off; None without one."""
+    limits = []
     node = value.producer()
     while node is not None and node.op_type in (*_PASSED, "Clip"):
-        if node.op_type == "Clip" and input_of(node, 2) is not None:
-            return scalar(input_of(node, 2))
+        limit = scalar(input_of(node, 2)) if node.op_type == "Clip" else None
+        if limit is not None:
+            limits.append(limit)
         node = None if node.inputs[0] is None else node.inputs[0].producer()
-    return None
+    return min(limits, default=None)
 
 
 def scale(value: ir.Value, factors: Array, names: Names) -> None:
@@ -83,9 +85,8 @@ def multiply_weight(node: ir.Node, index: int, factors: Array, axis: int, names:
     old = node.inputs[index]
     assert old is not None and old.const_value is not None and node.graph is not None
     array = np.asarray(old.const_value.numpy())
-    shape = [1] * array.ndim
-    if array.ndim:
-        shape[axis] = -1
+    shape = [1] * max(array.ndim, 1)  # one number for all channels becomes one for each
+    shape[axis] = -1
     new = (array * factors.reshape(shape)).astype(array.dtype)
     replace_weight(node, index, new, names)
 
@@ -102,6 +103,12 @@ def replace_weight(node: ir.Node, index: int, array: Array, names: Names) -> Non
         return
     old.const_value = ir.tensor(np.asarray(array, order="C"), name=name)
     old.shape = ir.Shape(array.shape)
+
+
+def _is_relu_or_relu6(node: ir.Node) -> bool:
+    """Whether a Clip cuts off at 0 and, if at all, at a number that is known."""
+    limit = input_of(node, 2)
+    return scalar(input_of(node, 1)) == 0.0 and (limit is None or scalar(limit) is not None)
 
 
 def _is_matrix(node: ir.Node) -> bool:

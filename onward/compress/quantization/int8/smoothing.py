@@ -174,8 +174,8 @@ def _choose(
     x = measured.rows
     if not np.isfinite(greatest).all() or greatest.max() <= 0:
         return None
-    limit = clip_limit(value) if group[0].operator == "Conv" else None
     folded = can_scale(value, [nodes[layer.node] for layer in group], _axis(group))
+    limit = clip_limit(value) if folded else None
     weights = [_as_matrix(nodes[layer.node], layer) for layer in group]
     if any(len(w) != x.shape[1] for w, _ in weights):
         return None  # a depthwise layer with several outputs for each input

@@ -32,7 +32,7 @@ from onward.compress.quantization.weights.rounding import (
     relative_error,
     round_matrix,
 )
-from onward.compress.quantization.weights.sites import LEAST_BLOCK, Store, find_sites
+from onward.compress.quantization.weights.sites import LEAST_BLOCK, Site, Store, find_sites
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
@@ -114,7 +114,12 @@ class WeightQuantizer:
     @property
     def notes(self) -> list[str]:
         """What a user must know of the plan: what weights of 2 bits cost."""
-        lost = [self._errors[each] for each in self._stores if each in self._errors]
+        return self.notes_for(self._plan)
+
+    def notes_for(self, plan: Plan) -> list[str]:
+        """What a user must know of a plan."""
+        small = {self._sites[name].store for name, form in plan.items() if form.bits == 2}
+        lost = [self._errors[each] for each in self._stores if each in small]
         lines = list(self._widened)
         if lost:
             lines.append(
@@ -157,10 +162,8 @@ class WeightQuantizer:
         divided: dict[tuple[ir.Value, int], tuple[Array, list[ir.Node]]] = {}
         for name, site in self._sites.items():
             if name in plan:
-                graph, stored = site.store.weight.graph, self._rounded[site.store, plan[name]]
-                assert graph is not None
-                node = nodes[site.node]
-                writer.write(site, node, graphs[graph], stored)
+                stored, node = self._rounded[site.store, plan[name]], nodes[site.node]
+                writer.write(site, node, graphs[_holder(site)], stored)
                 if stored.factors is not None and node.inputs[0] is not None:
                     key = node.inputs[0], id(stored.factors)
                     divided.setdefault(key, (stored.factors, []))[1].append(node)
@@ -282,6 +285,18 @@ class WeightQuantizer:
             )
             for each, choice in chosen.items()
         }
+
+
+def _holder(site: Site) -> ir.Graph:
+    """The graph that gets the weight of a site: the node's own, for a product inside of If.
+
+    onnxruntime fuses DequantizeLinear with a product if the weight is of the same graph, and does
+    not load the model if it is of an outer one. Other weights stay where they are.
+    """
+    is_fused = site.kind == "linear" and not site.store.is_shared
+    graph = site.node.graph if is_fused else site.store.weight.graph
+    assert isinstance(graph, ir.Graph)
+    return graph
 
 
 def _fit_block(each: Store, block: int) -> int:

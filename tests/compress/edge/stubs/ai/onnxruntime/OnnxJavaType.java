@@ -1,0 +1,5 @@
+package ai.onnxruntime;
+
+public enum OnnxJavaType {
+    UINT8
+}

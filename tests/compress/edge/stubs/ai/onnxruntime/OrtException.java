@@ -1,0 +1,3 @@
+package ai.onnxruntime;
+
+public class OrtException extends Exception {}
