@@ -29,7 +29,11 @@ import report
 
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket
-from onward.distributed.simulation.calibration import Calibration, Measurement, calibrate
+from onward.distributed.simulation.calibration import (
+    SimulationCalibration,
+    StepMeasurement,
+    calibrate,
+)
 from onward.distributed.simulation.cluster import Cluster, Link
 from onward.distributed.simulation.scaling_curve import RANKS, scaling_curve
 from onward.distributed.simulation.scaling_plot import ScalingPanel, ScalingSeries, draw_scaling
@@ -162,10 +166,12 @@ def read_rows(path: Path) -> tuple[list[dict[str, Any]], dict[str, tuple[int, ..
 
 def check_model(
     rows: list[dict[str, Any]], patterns: dict[str, tuple[int, ...]], held_out: set[str]
-) -> tuple[Calibration, list[dict[str, Any]]]:
+) -> tuple[SimulationCalibration, list[dict[str, Any]]]:
     """Fit the link, and predict every row."""
     points = [
-        Measurement(ranks=row["ranks"], seconds=row["seconds"], buckets=patterns[row["pattern"]])
+        StepMeasurement(
+            ranks=row["ranks"], seconds=row["seconds"], buckets=patterns[row["pattern"]]
+        )
         for row in rows
     ]
     names = [row["pattern"] for row in rows]

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from onward.programs.memory.memory_options import Memory as Memory
     from onward.programs.memory.memory_report import MemoryReport as MemoryReport
     from onward.programs.memory.memory_report import memory_report as memory_report
-    from onward.programs.options import TrainingOptions as TrainingOptions
     from onward.programs.precision.precision import Precision as Precision
-    from onward.programs.sparsity.options import Sparsity as Sparsity
+    from onward.programs.sparsity.sparsity_options import Sparsity as Sparsity
+    from onward.programs.training_options import TrainingOptions as TrainingOptions
     from onward.providers.options import ExecutionMode as ExecutionMode
     from onward.providers.options import ExecutionOrder as ExecutionOrder
     from onward.providers.options import GraphOptimizationLevel as GraphOptimizationLevel
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     )
     from onward.providers.ort.shared_memory import SharedMemory as SharedMemory
     from onward.pytorch.module import Module as Module
-    from onward.pytorch.options import ModuleOptions as ModuleOptions
+    from onward.pytorch.module_options import ModuleOptions as ModuleOptions
     from onward.runner.architectures.new_model import new_model as new_model
     from onward.runner.sweep.run_sweep import sweep as sweep
     from onward.runner.train import train as train
@@ -137,7 +137,7 @@ _MODULE_OF = {
     "plan_memory": "onward.measure.memory.memory_plan",
     "Pipeline": "onward.sessions.pipeline",
     "Module": "onward.pytorch.module",
-    "ModuleOptions": "onward.pytorch.options",
+    "ModuleOptions": "onward.pytorch.module_options",
     "new_model": "onward.runner.architectures.new_model",
     "train": "onward.runner.train",
     "sweep": "onward.runner.sweep.run_sweep",
@@ -147,11 +147,11 @@ _MODULE_OF = {
     "serve": "onward.serving.serve",
     "compile_training": "onward.sessions.training.training_program",
     "Precision": "onward.programs.precision.precision",
-    "TrainingOptions": "onward.programs.options",
+    "TrainingOptions": "onward.programs.training_options",
     "Memory": "onward.programs.memory.memory_options",
     "MemoryReport": "onward.programs.memory.memory_report",
     "memory_report": "onward.programs.memory.memory_report",
-    "Sparsity": "onward.programs.sparsity.options",
+    "Sparsity": "onward.programs.sparsity.sparsity_options",
     "TrainingProgram": "onward.sessions.training.training_program",
     "TrainingSession": "onward.sessions.training.session",
 }

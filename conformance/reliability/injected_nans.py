@@ -33,7 +33,7 @@ from onward.optimizers.groups import Group
 from onward.optimizers.muon import Muon
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.training_mode import eval_mode
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.training.api import CheckpointState, Module
 from onward.training.api import Optimizer as DeviceOptimizer
 from onward.training.artifacts import generate_artifacts

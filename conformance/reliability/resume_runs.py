@@ -42,7 +42,7 @@ from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.rmsprop import RMSprop
 from onward.optimizers.schedules import Cosine, WarmUp
 from onward.optimizers.sgd import SGD
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 
 Array = np.ndarray[Any, Any]
 LENGTH, EPOCH, BATCH, CLASSES = 26, 8, 6, 3  # micro-batches of a run and of an epoch; rows; labels

@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class TensorSpec:
+class TensorMetadata:
     """A tensor's type and shape, without the tensor."""
 
     dtype: str
@@ -70,7 +70,7 @@ class TensorSpec:
 class HeaderSummary:
     """A checkpoint without its tensors' data; `sha256` covers the whole file."""
 
-    tensors: dict[str, TensorSpec]
+    tensors: dict[str, TensorMetadata]
     properties: dict[str, Any]
     step: int | None
     metric: float | None
@@ -218,7 +218,9 @@ def read_header(path: StrPath, *, disk: Disk = DISK) -> HeaderSummary:
     """Read names, types and shapes of the tensors, and the properties, without the data."""
     with opened(to_path(path), disk) as file:
         header = load_header(file, disk)
-    specs = {name: TensorSpec(entry.dtype, entry.shape) for name, entry in header.entries.items()}
+    specs = {
+        name: TensorMetadata(entry.dtype, entry.shape) for name, entry in header.entries.items()
+    }
     return HeaderSummary(
         specs, header.properties, header.step, header.metric, header.serial, header.sha256
     )

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from onward.compress.early_exits import add_exits as shares
-    from onward.compress.edge import export as edges
+    from onward.compress.edge import edge_export as edges
     from onward.compress.edge import int8_candidates as int8
     from onward.graph import files as files_of_models
 else:  # they load the engines
     files_of_models = LazyModule("onward.graph.files")
-    edges = LazyModule("onward.compress.edge.export")
+    edges = LazyModule("onward.compress.edge.edge_export")
     int8 = LazyModule("onward.compress.edge.int8_candidates")
     shares = LazyModule("onward.compress.early_exits.add_exits")
 

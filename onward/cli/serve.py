@@ -17,7 +17,7 @@ from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.serving.banner import banner_sections
 from onward.serving.server_info import ServerInfo
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.serving.settings_sources import (
     environment_layer,
     file_layer,
@@ -76,7 +76,7 @@ def serve(
     onward serve models --models digits.workers=2 --models faces.providers=cuda,cpu
     onward serve models --config serve.toml --show-config
     """
-    flags = given_settings(given, ServerSettings, ModelSettings)
+    flags = given_settings(given, ServingSettings, ModelSettings)
     merged = merge_layers(
         {} if config is None else file_layer(config),
         environment_layer(os.environ),
@@ -95,7 +95,7 @@ def serve(
         raise typer.Exit(code)
 
 
-add_config_flags(serve, ServerSettings, ModelSettings, leave_out=("models",))
+add_config_flags(serve, ServingSettings, ModelSettings, leave_out=("models",))
 
 
 def print_banner(console: Console, info: ServerInfo) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onward.compress.distillation.shrink import shrink as shrink
     from onward.compress.early_exits.add_exits import add_exits as add_exits
     from onward.compress.early_exits.network import set_thresholds as set_thresholds
-    from onward.compress.edge.export import export_for_edge as export_for_edge
+    from onward.compress.edge.edge_export import export_for_edge as export_for_edge
     from onward.compress.learned_rounding.quantize_aware import (
         QuantizationAware as QuantizationAware,
     )
@@ -39,7 +39,7 @@ _MODULE_OF = {
     "Tune": "onward.compress.learned_rounding.tune_settings",
     "add_exits": "onward.compress.early_exits.add_exits",
     "distill": "onward.compress.distillation.distill",
-    "export_for_edge": "onward.compress.edge.export",
+    "export_for_edge": "onward.compress.edge.edge_export",
     "export_quantized": "onward.compress.learned_rounding.quantize_aware",
     "pack": "onward.compress.packing.pack",
     "prune": "onward.compress.pruning.prune",

@@ -1,4 +1,4 @@
-"""LocalTraining: processes train alone, and average their weights every few updates."""
+"""LocalTrainingExecutable: processes train alone, and average their weights every few updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onward.programs.program import Layout
 from onward.providers.provider import Draw, Flag, Results, Store, TrainingExecutable
 
 
-class LocalTraining:
+class LocalTrainingExecutable:
     """A TrainingExecutable whose processes exchange nothing but weights, now and then.
 
     Whether an update is skipped is each process's own decision: all of them count their updates,

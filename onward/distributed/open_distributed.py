@@ -14,7 +14,7 @@ from onward.distributed.bucket_size import measure_bucket_size
 from onward.distributed.distributed_training import DistributedTraining
 from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.local_steps import LocalSteps
-from onward.distributed.local_training import LocalTraining
+from onward.distributed.local_training import LocalTrainingExecutable
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.one_graph import OneGraph
 from onward.distributed.parallel import Parallel
@@ -24,8 +24,8 @@ from onward.errors import DistributedError, OptionError
 from onward.programs.bucket_parts import shard_buckets
 from onward.programs.buckets import Buckets, program_of_process, split_updates
 from onward.programs.build import build_program
-from onward.programs.options import TrainingOptions
 from onward.programs.program import AVERAGE, Layout, slot_name
+from onward.programs.training_options import TrainingOptions
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.ort.training.lowered import is_saved_program
@@ -160,7 +160,7 @@ def open_local(
     """Open a program whose processes train alone and average their weights."""
     opened = open_training(program, options, providers)
     copy_from_first(groups, program.layout, opened.engine.store)
-    training = LocalTraining(opened.engine, local_steps, groups, program.layout)
+    training = LocalTrainingExecutable(opened.engine, local_steps, groups, program.layout)
     return OpenedTraining(training, opened.providers)
 
 

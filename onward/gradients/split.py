@@ -17,11 +17,11 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import ancestors, reads
 from onward.message_text import suggest_names
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 
 @dataclass(frozen=True)
-class Piece:
+class GraphPiece:
     """A part of a graph as a model.
 
     Its outputs are its group, then values for later pieces; its inputs are those of the graph's
@@ -33,7 +33,7 @@ class Piece:
     gives: list[str]  # values for later pieces, in addition to the group
 
 
-def split(model: ir.Model, groups: Sequence[Sequence[str]]) -> list[Piece]:
+def split(model: ir.Model, groups: Sequence[Sequence[str]]) -> list[GraphPiece]:
     """The pieces of a model that compute these groups of values; the model is not changed."""
     graph = model.graph
     made = {str(value.name): value for node in graph for value in node.outputs if value.name}
@@ -59,7 +59,7 @@ def split(model: ir.Model, groups: Sequence[Sequence[str]]) -> list[Piece]:
         takes = [name for name, others in readers.items() if i in others]
         here = {str(v.name) for node, piece in piece_of.items() if piece == i for v in node.outputs}
         gives = [name for name in readers if name in here and name not in group]
-        pieces.append(Piece(_piece(model, group, takes, gives), takes, gives))
+        pieces.append(GraphPiece(_piece(model, group, takes, gives), takes, gives))
     return pieces
 
 

@@ -20,7 +20,7 @@ Prints = dict[ir.Value, str]  # a value's fingerprint: how it is computed
 
 
 @dataclass(frozen=True)
-class Pair:
+class ValuePair:
     """A value of the first model and the value of the second that should be equal."""
 
     first: ir.Value
@@ -28,7 +28,7 @@ class Pair:
     by_name: bool
 
 
-def pair_values(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> list[Pair]:
+def pair_values(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> list[ValuePair]:
     """The values of both models in pairs, in the first one's order.
 
     `inputs` maps the first one's inputs to the second's. Values inside subgraphs and functions are
@@ -48,7 +48,7 @@ def pair_values(a: ir.Model, b: ir.Model, inputs: Mapping[str, str]) -> list[Pai
         second_named = named.get(first.name)
         if first not in partner and second_named is not None and _names_match(first, second_named):
             partner[first] = (second_named, True)
-    return [Pair(value, *partner[value]) for value in prints_a if value in partner]
+    return [ValuePair(value, *partner[value]) for value in prints_a if value in partner]
 
 
 def _names_match(a: ir.Value, b: ir.Value) -> bool:

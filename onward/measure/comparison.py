@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from onward.errors import FeedError, OptionError
 from onward.graph.shapes.infer import infer_shapes
-from onward.graph.value_matching import Pair, pair_values
+from onward.graph.value_matching import ValuePair, pair_values
 from onward.measure.tensor_difference import (
     Difference,
     Tolerance,
@@ -231,7 +231,7 @@ def _compare_inside(
                 return
 
 
-def _exposable(pair: Pair) -> bool:
+def _exposable(pair: ValuePair) -> bool:
     """Whether a pair can be outputs: tensors, and not of types smaller than a byte."""
     return all(
         (value.type is None or isinstance(value.type, ir.TensorType))

@@ -15,7 +15,7 @@ from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 from onward.workers import messages
 from onward.workers.option_messages import unpack_options
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 # y = Conv(x, w), padded, 16 channels of 32 x 32: small, but with work for every thread.
 _TINY = (

@@ -19,7 +19,15 @@ import onnx_ir as ir
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.costs.node_costs import operator
 from onward.passes.pipelines import PREPARE
-from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, Engine, available, choose
+from onward.providers.choose import (
+    INDUCTOR,
+    TORCH,
+    Asked,
+    DeferredProvider,
+    ProviderChoice,
+    available,
+    choose,
+)
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect
@@ -104,7 +112,7 @@ def _refused(
     return {node for node in model.graph if not engine.supports(node, opsets)}
 
 
-def _takes_whole(engine: Engine, bare: onnx.ModelProto) -> bool:
+def _takes_whole(engine: DeferredProvider, bare: onnx.ModelProto) -> bool:
     """Whether the engine opens the whole model, so that no node needs to be asked."""
     quiet = SessionOptions(log_severity_level=4, graph_optimization_level=0)
     try:
@@ -149,7 +157,10 @@ def _without_weights(model: ir.Model) -> onnx.ModelProto | None:
 
 
 def _divide(
-    model: ir.Model, choice: Choice, options: SessionOptions, refused: dict[str, set[ir.Node]]
+    model: ir.Model,
+    choice: ProviderChoice,
+    options: SessionOptions,
+    refused: dict[str, set[ir.Node]],
 ) -> list[NodePlace]:
     engines = choice.engines(options)
     first = engines[0]
@@ -163,7 +174,7 @@ def _divide(
     ]
 
 
-def _explain(node: ir.Node, number: int | None, engines: Sequence[Engine]) -> NodePlace:
+def _explain(node: ir.Node, number: int | None, engines: Sequence[DeferredProvider]) -> NodePlace:
     if number is None:
         asked = ", ".join(engine.names[0] for engine in engines)
         return _place(node, None, f"none of {asked} runs it")

@@ -10,7 +10,7 @@ from typing import Any
 
 from onward.measure.profile.report import profile_model
 from onward.sessions.feed_files import read_feeds
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 _REPORT_INTERVAL = 0.1  # seconds
 

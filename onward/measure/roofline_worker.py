@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from onward.measure.profile.roofline import measure_ceilings
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 
 def measure(request: Request) -> tuple[dict[str, Any], list[Any]]:

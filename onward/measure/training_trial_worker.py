@@ -19,7 +19,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort.training.lowering import lower_program
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import TrainingProgram
-from onward.workers.serve import Request
+from onward.workers.request_loop import Request
 
 if TYPE_CHECKING:
     from onward.providers.torch import provider as torch_provider

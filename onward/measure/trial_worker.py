@@ -15,7 +15,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.sessions.inference import InferenceSession
 from onward.workers import messages
-from onward.workers.serve import Handler, Request, serve
+from onward.workers.request_loop import Handler, Request, serve
 
 _MIN_CALLS = 3
 

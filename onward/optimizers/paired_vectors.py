@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.scopes import ancestors
 from onward.optimizers.vector_pair_names import SCRATCH, Blocks, pair_name
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 NEW = "new_"
 

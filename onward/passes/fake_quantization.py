@@ -1,6 +1,6 @@
 """Fake quantization: float tensors that are rounded to the integers that they will be stored as.
 
-    grid = Grid(low=-2, high=1, axis=0, block=32)
+    grid = QuantizationGrid(low=-2, high=1, axis=0, block=32)
     y = fake_quantize(op, model, w, scale, grid)        # scale RoundToGrid(w / scale)
 
 Rounding has no gradient of its own. `round_to_grid` is a call of `onward::RoundToGrid`, whose
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class QuantizationGrid:
     """The integers of a quantized tensor, and which of its elements share a scale.
 
     Attributes:
@@ -42,7 +42,7 @@ class Grid:
     def spread(self, scale: Array, shape: tuple[int, ...]) -> Array:
         """Scales or zero points (per tensor, axis or block) that broadcast over a shape.
 
-        >>> Grid(low=-2, high=1, axis=0, block=2).spread(np.array([[1], [5]]), (3, 1)).ravel()
+        >>> QuantizationGrid(low=-2, high=1, axis=0, block=2).spread(np.array([[1], [5]]), (3, 1)).ravel()
         array([1, 1, 5])
         """
         if scale.size == 1:
@@ -57,7 +57,7 @@ class Grid:
         return np.clip(np.rint(steps), self.low, self.high).astype(np.int32)
 
 
-def round_to_grid(op: GraphOps, model: ir.Model, x: ir.Value, grid: Grid) -> ir.Value:
+def round_to_grid(op: GraphOps, model: ir.Model, x: ir.Value, grid: QuantizationGrid) -> ir.Value:
     """clip(round(x), low, high); its gradient is the identity where nothing was clipped."""
     rounded = op.Round(x)
     y = op.Clip(rounded, float(grid.low), float(grid.high))
@@ -69,7 +69,7 @@ def round_to_grid(op: GraphOps, model: ir.Model, x: ir.Value, grid: Grid) -> ir.
 
 
 def fake_quantize(
-    op: GraphOps, model: ir.Model, w: ir.Value, scale: ir.Value, grid: Grid
+    op: GraphOps, model: ir.Model, w: ir.Value, scale: ir.Value, grid: QuantizationGrid
 ) -> ir.Value:
     """s clip(round(w / s), low, high)"""
     assert w.shape is not None
@@ -78,7 +78,7 @@ def fake_quantize(
     return from_blocks(op, op.Mul(steps, wide), tuple(w.shape.numpy()), grid)
 
 
-def best_scales(weight: Array, grid: Grid) -> Array:
+def best_scales(weight: Array, grid: QuantizationGrid) -> Array:
     """The scales, of either sign, with the smallest squared error of the rounded weight."""
     axis = grid.axis % weight.ndim
     if grid.block:
@@ -104,7 +104,9 @@ def best_scales(weight: Array, grid: Grid) -> Array:
     return np.asarray(best.reshape(held), np.float32)
 
 
-def to_blocks(op: GraphOps, x: ir.Value, scale: ir.Value, grid: Grid) -> tuple[ir.Value, ir.Value]:
+def to_blocks(
+    op: GraphOps, x: ir.Value, scale: ir.Value, grid: QuantizationGrid
+) -> tuple[ir.Value, ir.Value]:
     """x, and a scale that broadcasts over it: an axis in blocks becomes two axes."""
     assert x.shape is not None and scale.shape is not None
     sizes, held = tuple(x.shape.numpy()), tuple(scale.shape.numpy())
@@ -126,7 +128,9 @@ def to_blocks(op: GraphOps, x: ir.Value, scale: ir.Value, grid: Grid) -> tuple[i
     )
 
 
-def from_blocks(op: GraphOps, x: ir.Value, shape: tuple[int, ...], grid: Grid) -> ir.Value:
+def from_blocks(
+    op: GraphOps, x: ir.Value, shape: tuple[int, ...], grid: QuantizationGrid
+) -> ir.Value:
     """The reverse of `to_blocks`: a tensor of this shape."""
     assert x.shape is not None
     sizes = tuple(x.shape.numpy())

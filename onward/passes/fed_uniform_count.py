@@ -13,7 +13,7 @@ from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import SAME_COUNT, SHAPE_ONLY, is_random
 from onward.graph.scopes import COMPOSITES, reads
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.random_functions import DROPOUT_MASK, UNIFORM
 from onward.passes.rewrite import Names, substitute
 from onward.passes.training_mode import disable_dropout, free_name

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.dtypes import HALVES
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
 from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank
 

@@ -15,6 +15,7 @@ from onward.errors import OptionError
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.infer import infer_missing, infer_shapes
 from onward.passes.deduplicate import share_expressions, share_initializers
+from onward.passes.drop_unused import drop_unused
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
 from onward.passes.loop_bodies import hoist_loop_invariants, separate_subgraph_outputs
@@ -30,7 +31,6 @@ from onward.passes.normalize import (
     unify_default_domain,
 )
 from onward.passes.pass_sequence import IfChanged, PassSequence
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 from onward.passes.sequences import replace_sequences_by_splits
 from onward.passes.simplify import (

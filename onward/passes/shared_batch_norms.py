@@ -26,7 +26,7 @@ from onward.errors import UnsupportedModel
 from onward.graph.dtypes import HALVES
 from onward.graph.graph_ops import GraphOps, extend, rank
 from onward.passes.composites import DOMAIN, FIRST_IR, VERSION, outline
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.training_mode import is_trained_batch_norm
 from onward.passes.value_facts import attribute
 

@@ -22,7 +22,7 @@ from onward.graph.graph_ops import GraphOps, Size, extend, taken_names
 from onward.graph.operators import is_random
 from onward.graph.scopes import walk
 from onward.message_text import suggest_names
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, substitute
 from onward.passes.value_facts import attribute, input_of, is_constant, made_by, scalar
 

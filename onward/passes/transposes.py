@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.operators import ELEMENTWISE, REDUCTIONS
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, nodes_of, rewrite
 from onward.passes.simplify import consecutive_nodes, noops
 from onward.passes.simplify.consecutive_nodes import order_of

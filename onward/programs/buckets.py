@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.bucket_parts import Sharding, part_of_update
 from onward.programs.program import Program, UpdateLayout
 

@@ -21,12 +21,12 @@ from onward.losses.combined import build_with_parts
 from onward.losses.loss import Loss
 from onward.optimizers.groups import Assignment, resolve
 from onward.optimizers.optimizer import Optimizer
+from onward.passes.drop_unused import drop_unused
 from onward.passes.exporters.exporter_warnings import warn_of_exporter
 from onward.passes.exporters.restore_parameters import Guesses
 from onward.passes.fuse import activation, norm
 from onward.passes.linear_models import write_linear_models
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
 from onward.passes.rewrite import rewrite
@@ -40,7 +40,6 @@ from onward.programs.label_ranges import LabelRange
 from onward.programs.labels import find_labels, labels_of_loss
 from onward.programs.memory.engine_memory import EVERY_VALUE, FindEngineMemory
 from onward.programs.memory.optimize_memory import optimize_memory
-from onward.programs.options import TrainingOptions
 from onward.programs.precision.float8_products import NEW_HISTORY, Float8Products, use_float8
 from onward.programs.precision.gradient_sums import widen_sums
 from onward.programs.precision.lower_precision import lower_evaluation, lower_training
@@ -50,9 +49,9 @@ from onward.programs.program import (
     LOSS,
     SCALE,
     Layout,
-    Parameter,
     Program,
     Settings,
+    TrainableParameter,
 )
 from onward.programs.select import (
     batch_norms,
@@ -64,7 +63,8 @@ from onward.programs.select import (
 )
 from onward.programs.shared_sums import cut_at_sums
 from onward.programs.sparsity.leave_out_rows import leave_out_rows
-from onward.programs.sparsity.options import Sparsity
+from onward.programs.sparsity.sparsity_options import Sparsity
+from onward.programs.training_options import TrainingOptions
 from onward.programs.update_graphs import build_updates, is_scaled
 
 log = logging.getLogger("onward")
@@ -135,7 +135,7 @@ def build_program(
     updates, update_layouts = build_updates(kept, fed.trained, settings)
     layout = Layout(
         parameters=tuple(
-            Parameter(name=name, shape=tuple(shape), gradient=gradients[name])
+            TrainableParameter(name=name, shape=tuple(shape), gradient=gradients[name])
             for name, (_, shape) in fed.trained.items()
         ),
         updates=update_layouts,

@@ -18,11 +18,11 @@ from onward.graph.files import least_ir_version, load, save
 from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
 from onward.message_text import suggest_names
+from onward.passes.drop_unused import drop_unused
 from onward.passes.exporters.constant_weights import lift_constant_weights
 from onward.passes.exporters.restore_parameters import find_ties, split_merged_parameters
 from onward.passes.linear_models import write_linear_models
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.training_mode import eval_mode, separate_statistics
 from onward.programs.program import Layout
 from onward.programs.select import initializers, unique_initializer_names

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onward.graph.operators import is_random, is_random_contrib
 from onward.graph.scopes import ancestors, bodies, reads
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, copy_node
 
 

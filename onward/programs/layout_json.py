@@ -11,7 +11,7 @@ from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import schedule_from_dict
 from onward.programs.derived_feeds import packed_rows_from_json
 from onward.programs.label_ranges import LabelRange
-from onward.programs.program import Array, Layout, Parameter, Settings, UpdateLayout
+from onward.programs.program import Array, Layout, Settings, TrainableParameter, UpdateLayout
 
 
 def layout_to_json(layout: Layout, model: str | None = None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def layout_from_json(
     derived = [tuples(each) for each in plain.pop("derived", ())]  # absent in older files
     del plain["model"]
     return Layout(
-        parameters=tuple(Parameter(**tuples(each)) for each in plain.pop("parameters")),
+        parameters=tuple(TrainableParameter(**tuples(each)) for each in plain.pop("parameters")),
         updates=tuple(UpdateLayout(**tuples(each)) for each in plain.pop("updates")),
         labels=tuple(LabelRange(**each) for each in plain.pop("labels")),
         derived=tuple(packed_rows_from_json(each) for each in derived),

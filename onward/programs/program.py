@@ -42,7 +42,7 @@ AVERAGE = "average"  # the slot of averaged parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
+class TrainableParameter:
     """A tensor that is trained: in float32 or float64, whatever type the model has it in."""
 
     name: str
@@ -105,7 +105,7 @@ class SharedSum:
 class Layout:
     """A program without its graphs: the names and shapes of its tensors, and their first values."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[TrainableParameter, ...]
     updates: tuple[UpdateLayout, ...]
     state: dict[str, str]  # tensor that each step replaces -> output with its new value
     frozen: tuple[str, ...]  # tensors that the graphs take as inputs and that do not change

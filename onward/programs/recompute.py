@@ -15,7 +15,7 @@ from onward.graph.operators import ELEMENTWISE, REARRANGING, VIEWS
 from onward.graph.scopes import COMPOSITES, ancestors, bodies, reads
 from onward.passes.random_functions import MASKED_SCALE
 from onward.passes.rewrite import Names, copy_node
-from onward.programs.memory.minimum_cut import INFINITE, Network
+from onward.programs.memory.minimum_cut import INFINITE, FlowNetwork
 
 CHEAP = ELEMENTWISE | REARRANGING - {"Compress"} | {MASKED_SCALE}
 _SUMS = {"Add", "Sum"}
@@ -112,7 +112,7 @@ def _cheapest_cut(
     bytes_of: Callable[[ir.Value], int | None],
 ) -> set[ir.Value]:
     """The values to save: from them, cheap nodes compute all that is needed."""
-    network = Network()
+    network = FlowNetwork()
     network.add(_SOURCE, _SINK, 0)
     todo, seen = list(needed), set(needed)
     while todo:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onward.errors import UnsupportedModel
-from onward.gradients.split import Piece, split
+from onward.gradients.split import GraphPiece, split
 from onward.graph.scopes import ancestors, walk
 from onward.passes.composites import is_call
 from onward.passes.rewrite import Names
@@ -30,7 +30,7 @@ NAME = "onward.sum"
 class SumPiece(NamedTuple):
     """A piece of a train graph, and what is summed over processes after it."""
 
-    piece: Piece
+    piece: GraphPiece
     sum: SharedSum | None
 
 

@@ -10,8 +10,8 @@ from onward.optimizers.clip import ClipByNorm, ClipByValue
 from onward.optimizers.groups import Assignment
 from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.update_models import flat_update, named_update
-from onward.programs.options import TrainingOptions
 from onward.programs.program import AVERAGE, Shape, UpdateLayout
+from onward.programs.training_options import TrainingOptions
 
 Specs = Mapping[str, tuple[str, Shape]]  # name -> type, shape
 

@@ -60,7 +60,7 @@ Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "au
 
 
 @dataclass(frozen=True)
-class Engine:
+class DeferredProvider:
     """One provider, or several of onnxruntime's in one session; created when first used."""
 
     names: tuple[str, ...]
@@ -83,7 +83,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProviderChoice:
     """The providers of a session, the preferred ones first."""
 
     listed: tuple[Named, ...]  # given by the user, or the defaults of this machine
@@ -91,7 +91,7 @@ class Choice:
     named: bool  # whether the user gave any
     failed: frozenset[str] = frozenset()  # operators that failed in a run of onnxruntime
 
-    def with_reference_fallback(self) -> Choice:
+    def with_reference_fallback(self) -> ProviderChoice:
         """onnxruntime, and ONNX's reference for operators that failed there; no other engine."""
         kept = (*ort.available(), REFERENCE)
         listed = tuple(pair for pair in self.listed if pair[0] in kept)
@@ -107,7 +107,7 @@ class Choice:
         """The onnxruntime providers at the start of the list, which share one session."""
         return tuple(itertools.takewhile(lambda pair: pair[0] not in OWN_PROVIDERS, self.listed))
 
-    def engines(self, options: SessionOptions) -> list[Engine]:
+    def engines(self, options: SessionOptions) -> list[DeferredProvider]:
         """All engines in order; adjacent providers of onnxruntime become one session."""
         engines = []
         everyone = (*self.listed, *self.fallback)
@@ -136,7 +136,7 @@ def available() -> list[str]:
 
 def choose(
     providers: Asked, provider_options: Sequence[Mapping[str, Any]] | None, options: SessionOptions
-) -> Choice:
+) -> ProviderChoice:
     """Check the user's list against this machine, and add the fallbacks."""
     here = available()
     asked = named_options(providers, provider_options)
@@ -152,7 +152,7 @@ def choose(
     names = [name for name, _ in listed]
     spare = [name for name in FALLBACKS if name in here and name not in names]
     fallback: Iterable[str] = () if options.disable_fallback else spare
-    return Choice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
+    return ProviderChoice(listed, tuple((name, {}) for name in fallback), named=bool(asked))
 
 
 def named_options(
@@ -209,23 +209,29 @@ def install_hint(name: str) -> str:
     return f"this onnxruntime has {', '.join(ort.available())}; another build may have {name}"
 
 
-def _ort_engine(run: tuple[Named, ...], options: SessionOptions) -> Engine:
-    return Engine(tuple(n for n, _ in run), lambda: ort_provider.OrtProvider(run, options))
+def _ort_engine(run: tuple[Named, ...], options: SessionOptions) -> DeferredProvider:
+    return DeferredProvider(
+        tuple(n for n, _ in run), lambda: ort_provider.OrtProvider(run, options)
+    )
 
 
-def _own_engine(named: Named, options: SessionOptions) -> Engine:
+def _own_engine(named: Named, options: SessionOptions) -> DeferredProvider:
     name, given = named
     if name == REFERENCE:
         _check_options(name, given, ())
-        return Engine((name,), lambda: _reference(options))
+        return DeferredProvider((name,), lambda: _reference(options))
     if name == OPENVINO:
         _check_options(name, given, ("precision", "device", "threads", "cache_dir"))
-        return Engine((name,), lambda: openvino_provider.make_openvino(given, options))
+        return DeferredProvider((name,), lambda: openvino_provider.make_openvino(given, options))
     if name == TORCH:
         _check_options(name, given, ("device",))
-        return Engine((name,), lambda: torch_provider.make_torch(given, options), _torch_may_have)
+        return DeferredProvider(
+            (name,), lambda: torch_provider.make_torch(given, options), _torch_may_have
+        )
     _check_options(name, given, ("device", "dynamic", "mode", "capture"))
-    return Engine((name,), lambda: torch_compile.make_inductor(given, options), _torch_may_have)
+    return DeferredProvider(
+        (name,), lambda: torch_compile.make_inductor(given, options), _torch_may_have
+    )
 
 
 def _torch_may_have(domain: str, operator: str) -> bool:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from onward.pytorch.explanation.module_explanation import Explanation as Explanation
     from onward.pytorch.fallback import FallbackWarning as FallbackWarning
     from onward.pytorch.module import Module as Module
+    from onward.pytorch.module_options import ModuleOptions as ModuleOptions
     from onward.pytorch.onnx_export import export as export
-    from onward.pytorch.options import ModuleOptions as ModuleOptions
     from onward.pytorch.torch_session import write_to_module as write_to_module
     from onward.pytorch.torch_session import write_to_optimizer as write_to_optimizer
     from onward.pytorch.trainer.arguments import TrainingArguments as TrainingArguments
@@ -26,7 +26,7 @@ _MODULE_OF = {
     "Explanation": "onward.pytorch.explanation.module_explanation",
     "FallbackWarning": "onward.pytorch.fallback",
     "Module": "onward.pytorch.module",
-    "ModuleOptions": "onward.pytorch.options",
+    "ModuleOptions": "onward.pytorch.module_options",
     "Trainer": "onward.pytorch.trainer.trainer",
     "TrainingArguments": "onward.pytorch.trainer.arguments",
     "explain": "onward.pytorch.explanation.explain_module",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.training_mode import MEAN, VAR
 from onward.passes.value_facts import made_by
 from onward.pytorch.fallback import CannotCapture

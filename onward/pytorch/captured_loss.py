@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onward.graph.scopes import ancestors, reads
 from onward.losses.combined import Graph, Output
 from onward.losses.loss import Loss
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 
 def separate_loss(

@@ -27,7 +27,7 @@ from onward.pytorch.fallback import (
 )
 from onward.pytorch.module_contents import ModuleContents
 from onward.pytorch.module_hooks import refuse_hooks
-from onward.pytorch.options import ModuleOptions
+from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
 from onward.pytorch.rewrites import rewrite_capture
 

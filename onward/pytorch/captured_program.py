@@ -24,7 +24,7 @@ from onward.pytorch.engines import Engine, OnnxRuntimeEngine, Run
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.graphs import DRAW, NOISE, JointGraph, build_joint, split_joint
 from onward.pytorch.packed_model import PackedModel
-from onward.pytorch.segments import choose_segments
+from onward.pytorch.parameter_segments import choose_segments
 from onward.pytorch.size_guards import SizeGuards
 from onward.pytorch.stopped_gradients import MODULE_GRADIENTS, restore_operators
 

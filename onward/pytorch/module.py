@@ -12,7 +12,7 @@ from torch import nn
 from onward.errors import OptionError, OptionTypeError
 from onward.pytorch.captured_module import CapturedModule
 from onward.pytorch.captured_program import CapturedProgram
-from onward.pytorch.options import ModuleOptions
+from onward.pytorch.module_options import ModuleOptions
 
 _SHARED = tuple(name for name, held in vars(nn.Module()).items() if isinstance(held, (dict, set)))
 _OWN = ("_wrapped", "_options", "_captured", "forward", "training")

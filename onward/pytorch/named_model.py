@@ -21,7 +21,7 @@ from torch.onnx._internal.exporter import _core
 
 from onward.graph.graph_ops import extend
 from onward.graph.scopes import walk
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.pytorch.batch_norm_form import restore_batch_norms
 from onward.pytorch.call_structure import tensor_names
 from onward.pytorch.capture import Axes, Capture, capture

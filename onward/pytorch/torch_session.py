@@ -18,10 +18,10 @@ from torch import nn
 from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.optimizers.optimizer import Optimizer
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.build import build_program
-from onward.programs.options import TrainingOptions
 from onward.programs.program import Program, slot_name
+from onward.programs.training_options import TrainingOptions
 from onward.pytorch.call_structure import name_arguments
 from onward.pytorch.named_model import unwrap
 from onward.pytorch.torch_optimizers import (

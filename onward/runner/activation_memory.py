@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onward.programs.memory.memory_options import Memory
 from onward.programs.memory.train_sizes import sizes_of_feeds
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.runner.config import TrainConfig
 from onward.runner.plan.training_plan import TrainingPlan
 

@@ -31,7 +31,7 @@ _NAN, _BAD = "onward.nan/", "onward.bad/"  # prefixes of the added outputs
 
 
 @dataclass(frozen=True)
-class Range:
+class TensorRange:
     """The numbers of a tensor, in short."""
 
     name: str
@@ -42,7 +42,7 @@ class Range:
     size: int
 
     @classmethod
-    def of(cls, name: str, values: Any) -> Range:
+    def of(cls, name: str, values: Any) -> TensorRange:
         numbers = np.asarray(values).astype(np.float64).reshape(-1)
         nan, inf = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
         known = numbers[~np.isnan(numbers)]
@@ -52,7 +52,7 @@ class Range:
     @property
     def bad(self) -> str:
         """
-        >>> Range("x", 0, math.inf, 2, 3, 128).bad
+        >>> TensorRange("x", 0, math.inf, 2, 3, 128).bad
         '2 nan and 3 inf of 128 numbers'
         """
         counts = [f"{n} {word}" for n, word in ((self.nan, "nan"), (self.inf, "inf")) if n]
@@ -69,8 +69,8 @@ class NonFinite:
 
     kind: str  # "feed", "parameter", or the node's operator
     name: str  # of the feed, the parameter or the node
-    values: Range  # of the feed, the parameter, or the node's output
-    inputs: tuple[Range, ...] = ()  # of the node
+    values: TensorRange  # of the feed, the parameter, or the node's output
+    inputs: tuple[TensorRange, ...] = ()  # of the node
     rows: tuple[int, ...] = ()  # of the feed
 
     @property
@@ -100,10 +100,10 @@ def find_nonfinite(session: TrainingSession, feeds: Mapping[str, Any]) -> NonFin
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             bad = ~np.isfinite(array.reshape(array.shape[0] if array.ndim else 1, -1)).all(axis=1)
             rows = tuple(np.flatnonzero(bad).tolist()) if array.ndim else ()
-            return NonFinite("feed", name, Range.of(name, array), rows=rows)
+            return NonFinite("feed", name, TensorRange.of(name, array), rows=rows)
     for held in (session.parameters, session.statistics):
         for name in held:
-            found = Range.of(name, held[name])
+            found = TensorRange.of(name, held[name])
             if found.nan or found.inf:
                 return NonFinite("parameter", name, found)
     return _find_node(*training_graph(session, feeds))
@@ -119,7 +119,7 @@ def _find_node(model: ir.Model, inputs: Mapping[str, Array]) -> NonFinite | None
     bad = {str(v.name) for v in floats if not np.isfinite(numbers[f"{_BAD}{v.name}"])}
     for value in model.graph.initializers.values():  # such as the -inf of a mask
         if _is_float(value) and value.const_value is not None:
-            found = Range.of("", value.const_value.numpy())
+            found = TensorRange.of("", value.const_value.numpy())
             nan |= {str(value.name)} if found.nan else set()
             bad |= {str(value.name)} if found.nan or found.inf else set()
     blamed = _reaching(own, bad)
@@ -159,7 +159,7 @@ def _describe(
     for value in read:
         if value.const_value is not None:
             found[str(value.name)] = value.const_value.numpy()
-    ranges = [Range.of(str(value.name), found[str(value.name)]) for value in (output, *read)]
+    ranges = [TensorRange.of(str(value.name), found[str(value.name)]) for value in (output, *read)]
     return NonFinite(node.op_type, str(node.name or ""), ranges[0], tuple(ranges[1:]))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.errors import AccessDenied, QuotaExceeded
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 
 Clock = Callable[[], float]  # seconds, never going back
 
@@ -42,7 +42,7 @@ class Access:
     `Authorization: Basic`, which is how a browser can open the pages.
     """
 
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(self, settings: ServingSettings, clock: Clock) -> None:
         self._keys = [key.encode() for key in settings.api_keys]
         self._admin_keys = [key.encode() for key in settings.admin_keys]
         self._rate = settings.rate_limit

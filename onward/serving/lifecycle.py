@@ -1,6 +1,6 @@
 """Start a server's core and transports, and stop them without losing an accepted request.
 
-server = RunningServer({"digits": session}, ServerSettings(), ModelSettings())
+server = RunningServer({"digits": session}, ServingSettings(), ModelSettings())
 info = await server.start()
 await server.stop()
 """
@@ -30,8 +30,8 @@ from onward.serving.operation.request_log import RequestLog, make_log_handler
 from onward.serving.operation.telemetry import Telemetry, open_telemetry
 from onward.serving.server_core import ServerCore
 from onward.serving.server_info import ServedModelInfo, ServerInfo
-from onward.serving.settings import ModelSettings, ServerSettings
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.settings import ModelSettings, ServingSettings
+from onward.serving.shared_memory import SharedMemoryRegions
 
 Clock = Callable[[], float]
 # A file or folder, or sessions and functions by the names that they are served under.
@@ -46,7 +46,7 @@ class RunningServer:
     def __init__(
         self,
         source: Source,
-        settings: ServerSettings,
+        settings: ServingSettings,
         model_settings: ModelSettings,
         *,
         clock: Clock = time.monotonic,
@@ -55,7 +55,7 @@ class RunningServer:
         self._clock = clock
         self._metrics = Metrics(settings.triton_metrics)
         self._figures = LiveFigures(clock)
-        self._shared_memory = SharedMemory()
+        self._shared_memory = SharedMemoryRegions()
         self._telemetry: Telemetry | None = None
         self._log_handler: logging.Handler | None = None
         self._core: ServerCore | None = None
@@ -166,7 +166,7 @@ class RunningServer:
             self._log_handler = None
 
 
-def _with_defaults(server: ServerSettings, model: ModelSettings) -> ServerSettings:
+def _with_defaults(server: ServingSettings, model: ModelSettings) -> ServingSettings:
     """The server's settings, with those that were given for all models."""
     given = model.model_dump(include=model.model_fields_set)
     every = {**given, **server.models.get(ALL_MODELS, {})}

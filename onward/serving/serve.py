@@ -22,7 +22,7 @@ from onward.errors import OptionError, PackageMissing
 from onward.message_text import suggest_names
 from onward.serving.banner import banner_text
 from onward.serving.server_info import ServerInfo
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 
 try:
     from onward.serving.lifecycle import RunningServer, Source, new_event_loop
@@ -49,7 +49,7 @@ def serve(model: Any, *, name: str | None = None, **settings: Any) -> None:
 
 def run_server(
     source: Source,
-    settings: ServerSettings,
+    settings: ServingSettings,
     model_settings: ModelSettings,
     *,
     on_ready: Callable[[ServerInfo], None],
@@ -142,20 +142,20 @@ class Server:
         await self._server.stop()
 
 
-def split_settings(given: Mapping[str, Any]) -> tuple[ServerSettings, ModelSettings]:
+def split_settings(given: Mapping[str, Any]) -> tuple[ServingSettings, ModelSettings]:
     """The server's and the models' settings out of keywords.
 
     >>> server, model = split_settings({"http_port": 0, "max_batch_size": 8})
     >>> server.http_port, model.max_batch_size
     (0, 8)
     """
-    of_server, of_model = ServerSettings.model_fields, ModelSettings.model_fields
+    of_server, of_model = ServingSettings.model_fields, ModelSettings.model_fields
     for name in given:
         if name not in of_server and name not in of_model:
             known = [*of_server, *of_model]
             raise OptionError(f"there is no setting {name!r}\n{suggest_names(name, known)}")
     return (
-        make_settings(ServerSettings, {k: v for k, v in given.items() if k in of_server}),
+        make_settings(ServingSettings, {k: v for k, v in given.items() if k in of_server}),
         make_settings(ModelSettings, {k: v for k, v in given.items() if k in of_model}),
     )
 

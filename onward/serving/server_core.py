@@ -1,6 +1,6 @@
 """The server without its transports: what HTTP and gRPC call, over the repository.
 
-core = ServerCore(ServerSettings(), loop=asyncio.get_running_loop())
+core = ServerCore(ServingSettings(), loop=asyncio.get_running_loop())
 await core.open("model.onnx")
 core.submit(request, done)
 """
@@ -25,7 +25,7 @@ from onward.serving.models.repository import Repository
 from onward.serving.models.served import Clock, ServedFactory
 from onward.serving.observer import Observer
 from onward.serving.requests import Cancel, Done, InferRequest, TensorSpec
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 
 EXTENSIONS = [
     "classification", "sequence", "model_repository", "model_repository(unload_dependents)",
@@ -39,7 +39,7 @@ class ServerCore:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        settings: ServingSettings,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock = time.monotonic,

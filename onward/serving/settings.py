@@ -106,7 +106,7 @@ class ModelSettings(BaseModel):
     )
 
 
-class ServerSettings(BaseModel):
+class ServingSettings(BaseModel):
     """The server's own settings."""
 
     model_config = _CLOSED

@@ -21,7 +21,7 @@ from onward.configs.setting_text import check_setting, is_none, read_json, read_
 from onward.configs.settings_files import read_settings_file
 from onward.errors import OptionError
 from onward.message_text import suggest_names
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 
 PREFIX = "ONWARD_SERVE_"
 SECRET = ("api_keys", "admin_keys")
@@ -48,7 +48,7 @@ Layer = Mapping[Key, Given]
 class MergedSettings:
     """All settings, and where each that is not a default was given."""
 
-    server: ServerSettings
+    server: ServingSettings
     model: ModelSettings  # for all models; its `model_fields_set` are those that were given
     places: Mapping[Key, str]
 
@@ -126,10 +126,10 @@ def merge_layers(*layers: Layer) -> MergedSettings:
     for key, given in found.items():
         if len(key) == 3:
             models.setdefault(key[1], {})[key[2]] = given.value
-    server = {name: value for name, value in top.items() if name in ServerSettings.model_fields}
+    server = {name: value for name, value in top.items() if name in ServingSettings.model_fields}
     model = {name: value for name, value in top.items() if name in ModelSettings.model_fields}
     merged = MergedSettings(
-        make_settings(ServerSettings, server, {"models": _plain_tables(models)}),
+        make_settings(ServingSettings, server, {"models": _plain_tables(models)}),
         make_settings(ModelSettings, model),
         {key: given.place for key, given in found.items()},
     )
@@ -137,7 +137,7 @@ def merge_layers(*layers: Layer) -> MergedSettings:
     return merged
 
 
-def settings_of_model(name: str, server: ServerSettings, defaults: ModelSettings) -> ModelSettings:
+def settings_of_model(name: str, server: ServingSettings, defaults: ModelSettings) -> ModelSettings:
     """The settings of one model: its own, else those for all models."""
     own = server.models.get(name, {})
     return make_settings(ModelSettings, defaults.model_dump(exclude_unset=True), own)
@@ -191,13 +191,13 @@ def check_name(name: str, model: str = "") -> None:
     if model:
         check_setting_name(ModelSettings, name)
         return
-    known = [*ServerSettings.model_fields, *ModelSettings.model_fields]
+    known = [*ServingSettings.model_fields, *ModelSettings.model_fields]
     if name not in known:
         raise OptionError(f"there is no setting {name!r}\n{suggest_names(name, known)}")
 
 
 def _owner(name: str, model: str) -> SettingsClass:
-    return ServerSettings if not model and name in ServerSettings.model_fields else ModelSettings
+    return ServingSettings if not model and name in ServingSettings.model_fields else ModelSettings
 
 
 def _tables(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -1,6 +1,6 @@
 """System shared memory that clients register: tensors that do not pass through a socket.
 
-regions = SharedMemory()
+regions = SharedMemoryRegions()
 regions.register("input_data", "/input_simple", 0, 64)
 regions.read("input_data", 0, 64) -> memoryview
 
@@ -31,7 +31,7 @@ class _Region:
     file: int  # its descriptor
 
 
-class SharedMemory:
+class SharedMemoryRegions:
     """Regions by the names that clients gave them."""
 
     def __init__(self, folder: Path = FOLDER) -> None:

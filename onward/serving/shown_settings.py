@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from onward.configs.setting_kind import setting_group
 from onward.configs.settings_files import toml_key, toml_value
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.serving.settings_sources import HIDDEN, SECRET, Key, MergedSettings
 
 _LINE = 76  # columns of a heading
@@ -28,7 +28,7 @@ def show_settings(merged: MergedSettings, show_keys: bool = False) -> str:
             lines.append(f"# {field.description}")
             lines.append(_line(merged, (name,), settings, show_keys))
     parts = [f"{_heading(title)}\n" + "\n".join(lines) for title, lines in groups.items()]
-    field = ServerSettings.model_fields["models"]
+    field = ServingSettings.model_fields["models"]
     parts.append(f"{_heading('Models by their names')}\n# {field.description}")
     for model, table in merged.server.models.items():
         own = ModelSettings.model_validate(table)

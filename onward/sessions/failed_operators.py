@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onward.errors import OnwardError
-from onward.providers.choose import Choice
+from onward.providers.choose import ProviderChoice
 from onward.providers.options import SessionOptions
 from onward.sessions.model_reader import ModelReader
 from onward.sessions.open_plan import open_plan
@@ -19,7 +19,9 @@ _SLOW_BY_DEFINITION = (
 )
 
 
-def choose_without(operator: str, choice: Choice, options: SessionOptions) -> Choice | None:
+def choose_without(
+    operator: str, choice: ProviderChoice, options: SessionOptions
+) -> ProviderChoice | None:
     """The choice in which onnxruntime does not run the operator; None if no other provider may."""
     failed = choice.failed | {operator}
     if (
@@ -34,7 +36,7 @@ def choose_without(operator: str, choice: Choice, options: SessionOptions) -> Ch
 
 def is_defined(
     operator: str,
-    choice: Choice,
+    choice: ProviderChoice,
     reader: ModelReader,
     options: SessionOptions,
     call: tuple[Any, Any, Any],

@@ -26,7 +26,7 @@ from onward.errors import (
 from onward.graph.signature import NodeArg
 from onward.lazy import LazyModule
 from onward.providers.cancellation import terminated_error
-from onward.providers.choose import INDUCTOR, Choice
+from onward.providers.choose import INDUCTOR, ProviderChoice
 from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.ort_values import to_numpy, to_ort
 from onward.sessions.io_binding import Binding
@@ -56,7 +56,7 @@ class IsolatedPlan:
     native = None
 
     def __init__(
-        self, source: Source, choice: Choice, options: SessionOptions, weights: Any
+        self, source: Source, choice: ProviderChoice, options: SessionOptions, weights: Any
     ) -> None:
         _check(options)
         check_seconds("open_timeout", options.open_timeout)
@@ -314,7 +314,7 @@ def _max_reply_bytes(options: SessionOptions) -> float:
 
 
 def _open_request(
-    source: Source, choice: Choice, options: SessionOptions, weights: Any
+    source: Source, choice: ProviderChoice, options: SessionOptions, weights: Any
 ) -> tuple[dict[str, Any], list[Any], tempfile.TemporaryDirectory[str] | None]:
     """The first request: options, providers and the model, by its path or as bytes."""
     buffers: list[Any] = []

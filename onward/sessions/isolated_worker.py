@@ -17,7 +17,7 @@ from onward.providers.options import RunOptions
 from onward.sessions.inference import InferenceSession
 from onward.workers import messages, resource_limits
 from onward.workers.option_messages import unpack_options
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 Reply = tuple[dict[str, Any], list[Any]]
 

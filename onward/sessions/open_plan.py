@@ -14,7 +14,7 @@ from onward.errors import (
 )
 from onward.graph.scan.model_scan import ModelScan
 from onward.lazy import LazyModule
-from onward.providers.choose import Choice
+from onward.providers.choose import ProviderChoice
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import operators_in_half
@@ -34,7 +34,10 @@ HALF, DOUBLE = 10, 11  # ONNX's numbers of float16 and float64
 
 
 def open_source(
-    source: Source, choice: Choice, options: SessionOptions, weights: str | os.PathLike[str] | None
+    source: Source,
+    choice: ProviderChoice,
+    options: SessionOptions,
+    weights: str | os.PathLike[str] | None,
 ) -> Plan:
     """Open a model in a separate process if the options ask for it, else in this one."""
     reader = ModelReader(source, options, weights)
@@ -43,7 +46,7 @@ def open_source(
     return open_plan(reader, choice, options)
 
 
-def open_plan(reader: ModelReader, choice: Choice, options: SessionOptions) -> Plan:
+def open_plan(reader: ModelReader, choice: ProviderChoice, options: SessionOptions) -> Plan:
     """Give onnxruntime the model as it is where it is the first provider and can run it.
 
     Everything else is prepared, and divided among the providers where necessary.
@@ -71,7 +74,9 @@ def open_plan(reader: ModelReader, choice: Choice, options: SessionOptions) -> P
         raise error from cause
 
 
-def _open_ort_format(reader: ModelReader, choice: Choice, options: SessionOptions) -> OrtPlan:
+def _open_ort_format(
+    reader: ModelReader, choice: ProviderChoice, options: SessionOptions
+) -> OrtPlan:
     """Open a model in onnxruntime's own format, which no other engine reads."""
     if options.result_cache_bytes:
         raise OptionError(
@@ -98,7 +103,7 @@ def _open_ort_format(reader: ModelReader, choice: Choice, options: SessionOption
 
 
 def _data_for_ort(
-    reader: ModelReader, choice: Choice, options: SessionOptions
+    reader: ModelReader, choice: ProviderChoice, options: SessionOptions
 ) -> tuple[bytes, ModelScan] | tuple[None, None]:
     """The model's own bytes and their scan; None if onnxruntime must not get them as they are."""
     changed = reader.weights_file is not None or options.own_passes or options.shared is not None
@@ -113,7 +118,7 @@ def _data_for_ort(
     return data, scan
 
 
-def _needs_preparing(scan: ModelScan, choice: Choice) -> bool:
+def _needs_preparing(scan: ModelScan, choice: ProviderChoice) -> bool:
     """Whether onnxruntime must not get the model as it is.
 
     From bytes, it would look for external data in the working directory. And operators that it is
@@ -123,7 +128,7 @@ def _needs_preparing(scan: ModelScan, choice: Choice) -> bool:
     return bool(choice.failed) or suspicious or bool(scan.external)
 
 
-def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: Choice) -> bool:
+def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: ProviderChoice) -> bool:
     """Whether onnxruntime may compute the model wrong because of its element types.
 
     It accumulates matrix products of float16 in float16, and gets Attention in float64 wrong.

@@ -18,7 +18,7 @@ from onward.graph.signature import NodeArg, read_feeds
 from onward.measure.memory.budget import MemoryBudget
 from onward.passes.composites import inline_calls
 from onward.passes.partition import Part, extract, partition
-from onward.providers.choose import Choice, Engine
+from onward.providers.choose import DeferredProvider, ProviderChoice
 from onward.providers.options import ExecutionMode, SessionOptions
 from onward.providers.ort.defects import defect
 from onward.providers.ort.ort_values import to_numpy as ort_to_numpy
@@ -45,7 +45,7 @@ class CompiledPart:
     unused: list[str] = field(default_factory=list)
 
 
-def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
+def keep_calls(model: ir.Model, engines: Sequence[DeferredProvider]) -> ir.Model:
     """Keep the calls of domain `onward` that the first engine has kernels for; inline others."""
     lead, opsets = engines[0], model.opset_imports
 
@@ -57,7 +57,9 @@ def keep_calls(model: ir.Model, engines: Sequence[Engine]) -> ir.Model:
     return inline_calls(model, keeps)
 
 
-def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[Part]:
+def assign(
+    model: ir.Model, engines: Sequence[DeferredProvider], choice: ProviderChoice
+) -> list[Part]:
     """Give each node to the first engine that supports it, in maximal convex parts."""
     opsets = model.opset_imports
 
@@ -79,7 +81,10 @@ def assign(model: ir.Model, engines: Sequence[Engine], choice: Choice) -> list[P
 
 
 def first_engine(
-    node: ir.Node, opsets: dict[str, int], engines: Sequence[Engine], choice: Choice
+    node: ir.Node,
+    opsets: dict[str, int],
+    engines: Sequence[DeferredProvider],
+    choice: ProviderChoice,
 ) -> int | None:
     """The first engine that supports a node and is not known to compute it wrong, or None."""
     moves = node.op_type in choice.failed or (choice.may_move and defect(node))
@@ -98,7 +103,7 @@ class PartitionedPlan:
         self,
         model: ir.Model,
         parts: Sequence[Part],
-        engines: Sequence[Engine],
+        engines: Sequence[DeferredProvider],
         options: SessionOptions,
     ) -> None:
         graph, self._options = model.graph, options
@@ -309,7 +314,7 @@ class PartitionedPlan:
 
 
 def compile_parts(
-    model: ir.Model, parts: Sequence[Part], engines: Sequence[Engine]
+    model: ir.Model, parts: Sequence[Part], engines: Sequence[DeferredProvider]
 ) -> list[CompiledPart]:
     """Compile each part by its engine, in waves of parts that are independent of each other."""
     pieces = [model] if len(parts) == 1 else extract(model.graph, parts)
@@ -327,7 +332,9 @@ def compile_parts(
     return compiled
 
 
-def _compile(piece: ir.Model, number: int, engines: Sequence[Engine]) -> tuple[int, Executable]:
+def _compile(
+    piece: ir.Model, number: int, engines: Sequence[DeferredProvider]
+) -> tuple[int, Executable]:
     """Compile a part by its engine; if that fails, by the next that supports all its nodes."""
     try:
         return number, engines[number].provider.compile(piece)

@@ -25,7 +25,7 @@ from onward.passes.composites import has_calls, inline_calls
 from onward.passes.normalize import inline_functions, lift_constants, unify_default_domain
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.wide_sums import widen_sums
-from onward.providers.choose import Choice
+from onward.providers.choose import ProviderChoice
 from onward.providers.options import SessionOptions
 from onward.providers.ort import session as ort
 from onward.providers.ort.defects import defect, operators_in_half
@@ -42,7 +42,7 @@ TRAINING_DOMAIN = "ai.onnx.preview.training"
 
 
 def plan_model(
-    reader: ModelReader, choice: Choice, options: SessionOptions
+    reader: ModelReader, choice: ProviderChoice, options: SessionOptions
 ) -> OrtPlan | PartitionedPlan:
     """One onnxruntime session where it runs all of the model; else parts over the providers."""
     model = reader.take_model()
@@ -65,7 +65,7 @@ def plan_model(
 
 
 def _open_prepared(
-    model: ir.Model, path: str | None, choice: Choice, options: SessionOptions
+    model: ir.Model, path: str | None, choice: ProviderChoice, options: SessionOptions
 ) -> OrtPlan | PartitionedPlan:
     """Rewrite what onnxruntime lacks or computes wrong; `path` is the file, if it is unchanged."""
     if choice.leading_ort and has_calls(model):  # it has no kernels for them
@@ -89,7 +89,7 @@ def _open_prepared(
     return _open_parts(model, choice, options, widen)
 
 
-def _open_in_ort(model: ir.Model, choice: Choice, options: SessionOptions) -> OrtPlan:
+def _open_in_ort(model: ir.Model, choice: ProviderChoice, options: SessionOptions) -> OrtPlan:
     """All of the model in one onnxruntime session: as bytes, the larger weights separately."""
     proto, outside = serialize(model)
     native = ort.create(proto, options, choice.leading_ort, outside)
@@ -98,7 +98,7 @@ def _open_in_ort(model: ir.Model, choice: Choice, options: SessionOptions) -> Or
 
 
 def _open_parts(
-    model: ir.Model, choice: Choice, options: SessionOptions, widen: frozenset[str]
+    model: ir.Model, choice: ProviderChoice, options: SessionOptions, widen: frozenset[str]
 ) -> OrtPlan | PartitionedPlan:
     """Prepared, optimised and divided; in one session again where all parts are onnxruntime's."""
     options = replace(options, initializers={})  # they are in the model, and passes rewrite them

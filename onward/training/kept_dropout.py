@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onward.graph.graph_ops import extend
 from onward.graph.scopes import walk
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.training_mode import eval_mode
 from onward.passes.value_facts import input_of, is_constant
 

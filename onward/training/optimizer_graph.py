@@ -22,8 +22,8 @@ from onward.optimizers.groups import Assignment, Group, resolve
 from onward.optimizers.learning_rates import rate_ratio
 from onward.optimizers.optimizer import Optimizer, Scalars
 from onward.passes.deduplicate import share_expressions
+from onward.passes.drop_unused import drop_unused
 from onward.passes.older_opsets import convert_to_opset
-from onward.passes.prune import drop_unused
 from onward.passes.upgrade import upgrade_opset
 from onward.training.packed_graphs import pack_session_updates
 

@@ -21,8 +21,8 @@ from onward.optimizers.groups import Assignment
 from onward.passes.rewrite import Names
 from onward.programs.build import prepare_training_graph
 from onward.programs.label_ranges import LabelRange
-from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
+from onward.programs.training_options import TrainingOptions
 from onward.programs.update_graphs import build_updates
 from onward.providers.ort.processor_probe import processor_probe
 from onward.providers.ort.processors import PROCESSORS

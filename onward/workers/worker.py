@@ -3,7 +3,7 @@
 with Worker("onward.measure.trial_worker", "the trial") as worker:
     reply, buffers = worker.ask({"do": "measure", "seconds": 0.5}, timeout=60)
 
-The child's side is `onward.workers.serve`.
+The child's side is `onward.workers.request_loop`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from onward.checkpoints.model_match import check_match, fingerprint
-from onward.checkpoints.tensor_files import TensorSpec
+from onward.checkpoints.tensor_files import TensorMetadata
 from onward.errors import CheckpointMismatch
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "b": np.zeros((), np.float32)}
 
 
 def test_arrays_and_specs_are_compared() -> None:
-    check_match({"b": TensorSpec("float32", ()), "w": TensorSpec("float32", (2, 3))}, MODEL)
+    check_match({"b": TensorMetadata("float32", ()), "w": TensorMetadata("float32", (2, 3))}, MODEL)
 
 
 @pytest.mark.parametrize(

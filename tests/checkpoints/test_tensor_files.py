@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 
 from onward.checkpoints.disk import DISK, RealDisk
 from onward.checkpoints.tensor_files import (
-    TensorSpec,
+    TensorMetadata,
     read,
     read_header,
     remove_abandoned_files,
@@ -93,7 +93,7 @@ def test_write_then_read_is_identity(given: dict[str, Any], properties: dict[str
             assert back.dtype == tensor.dtype.newbyteorder("=") and back.shape == tensor.shape
             assert back.tobytes() == tensor.astype(back.dtype).tobytes()
             assert back.flags.writeable and back.flags.c_contiguous and back.dtype.isnative
-            assert seen.tensors[name] == TensorSpec(tensor.dtype.name, tensor.shape)
+            assert seen.tensors[name] == TensorMetadata(tensor.dtype.name, tensor.shape)
         assert found.properties == properties == seen.properties
         assert (found.step, found.metric, found.path) == (7, 0.25, path)
         assert found.sha256 == seen.sha256 == digest
@@ -182,7 +182,7 @@ def test_damaged_tensor_is_named(tmp_path: Path) -> None:
         f"{tmp_path / 'c'}: tensor 'w' is damaged: its SHA-256 does not match\n"
         "read the checkpoint before it"
     )
-    assert read_header(tmp_path / "c").tensors == {"w": TensorSpec("float32", (2, 3))}
+    assert read_header(tmp_path / "c").tensors == {"w": TensorMetadata("float32", (2, 3))}
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:

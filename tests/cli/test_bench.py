@@ -12,7 +12,7 @@ import pytest
 
 from onward.errors import DeadlineExceeded, ProviderError
 from onward.measure import alternating_trials
-from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Opening
+from onward.measure.tuning.trials import BARE, CallTimes, Candidate, FirstRun
 from tests.cli.conftest import Call, is_one_line
 
 
@@ -33,11 +33,11 @@ class FakeTrial:
     def close(self) -> None:
         pass
 
-    def open(self, timeout: float) -> Opening:
+    def open(self, timeout: float) -> FirstRun:
         if self.candidate.provider.startswith("Inductor"):
             raise ProviderError("it broke\nin two lines")
         wrong = self.candidate.provider.startswith("Torch")
-        return Opening(0.25, [np.ones(3) + wrong])
+        return FirstRun(0.25, [np.ones(3) + wrong])
 
     def measure(self, seconds: float, timeout: float) -> CallTimes:
         each = 0.002 if self.candidate.provider.startswith("Torch") else 0.001
@@ -105,10 +105,10 @@ def test_ctrl_c_while_opening_prints_the_earlier_candidates(
 ) -> None:
     pytest.importorskip("torch")
 
-    def open_it(self: FakeTrial, timeout: float) -> Opening:
+    def open_it(self: FakeTrial, timeout: float) -> FirstRun:
         if self.candidate.provider.startswith("Torch"):
             raise KeyboardInterrupt
-        return Opening(0.25, [np.ones(3)])
+        return FirstRun(0.25, [np.ones(3)])
 
     monkeypatch.setattr(FakeTrial, "open", open_it)
     called = call("bench", model, "--provider", "cpu", "--provider", "torch")
@@ -123,11 +123,11 @@ def test_candidate_over_the_limit_is_stopped_and_the_others_are_shown(
 ) -> None:
     given: list[float] = []
 
-    def open_it(self: FakeTrial, timeout: float) -> Opening:
+    def open_it(self: FakeTrial, timeout: float) -> FirstRun:
         given.append(timeout)
         if self.candidate.provider.startswith("Torch"):
             raise DeadlineExceeded("Torch took longer than 7 s")
-        return Opening(0.25, [np.ones(3)])
+        return FirstRun(0.25, [np.ones(3)])
 
     monkeypatch.setattr(FakeTrial, "open", open_it)
     called = call("bench", model, *arguments("--limit", "7", "--seconds", "1"))
@@ -140,7 +140,7 @@ def test_candidate_over_the_limit_is_stopped_and_the_others_are_shown(
 def test_model_that_no_provider_runs_is_one_line(
     call: Call, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: FakeTrial, timeout: float) -> Opening:
+    def refuse(self: FakeTrial, timeout: float) -> FirstRun:
         raise ProviderError("no")
 
     monkeypatch.setattr(FakeTrial, "open", refuse)

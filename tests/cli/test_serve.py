@@ -12,7 +12,7 @@ import pytest
 
 from onward.cli import serve as serve_module
 from onward.serving.server_info import ServedModelInfo, ServerInfo
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from tests.cli.conftest import Call, is_one_line
 from tests.serving.signatures import DIGITS
 
@@ -22,12 +22,12 @@ class FakeServer:
 
     def __init__(self, code: int = 0) -> None:
         self.code = code
-        self.calls: list[tuple[Any, ServerSettings, ModelSettings]] = []
+        self.calls: list[tuple[Any, ServingSettings, ModelSettings]] = []
 
     def run_server(
         self,
         source: Any,
-        settings: ServerSettings,
+        settings: ServingSettings,
         model: ModelSettings,
         *,
         on_ready: Callable[[ServerInfo], None],
@@ -89,7 +89,7 @@ def test_show_config_needs_no_model_and_starts_nothing(call: Call, server: FakeS
 
 def test_every_setting_has_a_flag(call: Call) -> None:
     out = call("serve", "--help").out
-    for settings in (ServerSettings, ModelSettings):
+    for settings in (ServingSettings, ModelSettings):
         for name in settings.model_fields:
             assert f"--{name.replace('_', '-')}"[:22] in out, name
 

@@ -10,7 +10,7 @@ import pytest
 
 import onward
 from onward.errors import OptionError
-from onward.gradients.split import Piece, split
+from onward.gradients.split import GraphPiece, split
 
 RNG = np.random.default_rng(0)
 FEEDS = {"x": RNG.normal(size=(5, 3)).astype(np.float32)}
@@ -33,7 +33,7 @@ def run(model: ir.Model, feeds: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(names, session.run(names, taken)))
 
 
-def run_pieces(pieces: list[Piece]) -> dict[str, Any]:
+def run_pieces(pieces: list[GraphPiece]) -> dict[str, Any]:
     found: dict[str, Any] = dict(FEEDS)
     for piece in pieces:
         found |= run(piece.model, found)

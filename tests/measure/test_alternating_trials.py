@@ -11,7 +11,7 @@ import pytest
 from onward.errors import DeadlineExceeded
 from onward.measure import alternating_trials
 from onward.measure.alternating_trials import MeasuredCandidate, measure_in_turns
-from onward.measure.tuning.trials import CallTimes, Candidate, Opening
+from onward.measure.tuning.trials import CallTimes, Candidate, FirstRun
 
 
 class SlowTrial:
@@ -29,8 +29,8 @@ class SlowTrial:
     def close(self) -> None:
         self.closed += 1
 
-    def open(self, timeout: float) -> Opening:
-        return Opening(0.5, [np.ones(1)])
+    def open(self, timeout: float) -> FirstRun:
+        return FirstRun(0.5, [np.ones(1)])
 
     def measure(self, seconds: float, timeout: float) -> CallTimes:
         self.turns += 1

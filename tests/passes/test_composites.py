@@ -11,7 +11,7 @@ import onnxruntime
 
 import onward
 from onward.passes.composites import FIRST_IR, VERSION, inline_calls, is_call, outline
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 
 def model(*, calls: int = 1) -> ir.Model:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.deduplicate import share_expressions, share_initializers
+from onward.passes.drop_unused import drop_unused
 from onward.passes.fold import fold_constants
 from onward.passes.pipelines import (
     PREPARE,
@@ -21,7 +22,6 @@ from onward.passes.pipelines import (
     simplify,
     simplify_gradients,
 )
-from onward.passes.prune import drop_unused
 from onward.passes.transposes import sink_transposes
 from onward.providers.ort.rewrites.faster_forms import share_exponentials, sum_rows_by_product
 from tests.passes.random_models import Drawn, models

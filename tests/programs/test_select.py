@@ -15,7 +15,7 @@ import onward
 from onward.errors import OptionError
 from onward.losses import MSE
 from onward.optimizers import SGD, AdamW, Group
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 
 

@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 
 from onward.pytorch.fallback import CannotCapture, FallbackWarning  # noqa: E402
 from onward.pytorch.module import Module  # noqa: E402
-from onward.pytorch.options import ModuleOptions  # noqa: E402
+from onward.pytorch.module_options import ModuleOptions  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")
 

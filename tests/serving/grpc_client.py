@@ -17,8 +17,8 @@ from onward.serving.grpc.grpc_messages import (
     service_methods,
 )
 from onward.serving.grpc.grpc_server import GrpcServer
-from onward.serving.settings import ServerSettings
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.settings import ServingSettings
+from onward.serving.shared_memory import SharedMemoryRegions
 from tests.serving.numpy_core import NumpyCore
 
 InferRequestMessage = message_class("inference.ModelInferRequest")
@@ -58,13 +58,13 @@ class Client:
 
 @asynccontextmanager
 async def serving(
-    core: NumpyCore, settings: ServerSettings | None = None, **options: Any
+    core: NumpyCore, settings: ServingSettings | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """A client of a server of this core."""
     server = GrpcServer(
         core,
-        settings or ServerSettings(grpc_port=0),
-        shared_memory=options.pop("shared_memory", SharedMemory()),
+        settings or ServingSettings(grpc_port=0),
+        shared_memory=options.pop("shared_memory", SharedMemoryRegions()),
         **options,
     )
     await server.start()

@@ -20,7 +20,7 @@ from onward.serving.access import Access
 from onward.serving.core import Json
 from onward.serving.http.http_server import HttpServer
 from onward.serving.requests import Cancel, Done, InferRequest, InferResponse, TensorSpec
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 
 GUARD = 60.0  # seconds: a test that takes longer hangs
 
@@ -155,7 +155,7 @@ class FakeRegions:
 class Running:
     """A server that runs in a thread."""
 
-    def __init__(self, core: FakeCore, regions: FakeRegions, settings: ServerSettings) -> None:
+    def __init__(self, core: FakeCore, regions: FakeRegions, settings: ServingSettings) -> None:
         self.core = core
         self.regions = regions
         self.settings = settings
@@ -224,7 +224,7 @@ def running(
     **settings: Any,
 ) -> Iterator[Running]:
     """A server on a free port, in a thread."""
-    given = ServerSettings(**{"http_port": 0, **settings})
+    given = ServingSettings(**{"http_port": 0, **settings})
     running = Running(FakeCore(), FakeRegions(), given)
     logger = logging.getLogger("onward")
     level = logger.level

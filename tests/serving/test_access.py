@@ -9,7 +9,7 @@ import pytest
 
 from onward.errors import AccessDenied, QuotaExceeded
 from onward.serving.access import Access, route_kind
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 
 def make(**settings: Any) -> tuple[Access, Clock]:
     clock = Clock()
-    return Access(ServerSettings(**settings), clock), clock
+    return Access(ServingSettings(**settings), clock), clock
 
 
 def test_without_keys_everyone_is_served() -> None:

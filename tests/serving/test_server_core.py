@@ -15,7 +15,7 @@ from onward.errors import ModelNotFound, ModelUnavailable, NotSupported
 from onward.serving.core import Core
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.server_core import ServerCore
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from onward.sessions.inference import InferenceSession
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
@@ -27,7 +27,7 @@ def in_core(test: Callable[[ServerCore, Path], Coroutine[Any, Any, None]]) -> An
     def run(tmp_path: Path) -> None:
         async def main() -> None:
             core = ServerCore(
-                ServerSettings(watch=False),
+                ServingSettings(watch=False),
                 loop=asyncio.get_running_loop(),
                 clock=lambda: 0.0,
                 factory=FakeServed,
@@ -120,7 +120,7 @@ async def test_clients_load_and_unload(core: ServerCore, tmp_path: Path) -> None
     assert isinstance(found, InferResponse) and found.outputs["y"][0, 0] == 3
     await core.unload("m")
     assert not core.is_model_ready("m")
-    core.settings = ServerSettings(allow_model_control=False)
+    core.settings = ServingSettings(allow_model_control=False)
     for call in (core.load("m", {}), core.unload("m")):
         with pytest.raises(NotSupported, match="allow_model_control is off"):
             await call

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from onward.serving.observer import RequestTimes
 from onward.serving.operation.metrics import Metrics
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.serving.settings_sources import environment_layer, file_layer, merge_layers
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +33,9 @@ def settings_table(settings: type[BaseModel]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("settings", [ServerSettings, ModelSettings])
+@pytest.mark.parametrize("settings", [ServingSettings, ModelSettings])
 def test_table_has_every_setting(settings: type[BaseModel]) -> None:
-    """To write it again: print(settings_table(ServerSettings))."""
+    """To write it again: print(settings_table(ServingSettings))."""
     assert settings_table(settings) in PAGE.read_text("utf-8")
 
 

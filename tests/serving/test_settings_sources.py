@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.errors import OptionError
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.serving.settings_sources import (
     MergedSettings,
     environment_layer,
@@ -29,7 +29,7 @@ def from_variables(**variables: str) -> MergedSettings:
 
 
 def test_no_name_is_a_setting_of_both_classes() -> None:
-    assert not set(ServerSettings.model_fields) & set(ModelSettings.model_fields)
+    assert not set(ServingSettings.model_fields) & set(ModelSettings.model_fields)
 
 
 def test_flags_replace_variables_and_these_the_file(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_flags_replace_variables_and_these_the_file(tmp_path: Path) -> None:
 
 def test_nothing_given_is_the_defaults() -> None:
     merged = merge_layers()
-    assert merged.server == ServerSettings() and merged.model == ModelSettings()
+    assert merged.server == ServingSettings() and merged.model == ModelSettings()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_variables_are_read_by_the_type_of_their_setting(
 ) -> None:
     merged = from_variables(**{variable: text})
     name = variable.lower()
-    owner = merged.server if name in ServerSettings.model_fields else merged.model
+    owner = merged.server if name in ServingSettings.model_fields else merged.model
     assert getattr(owner, name) == value
 
 

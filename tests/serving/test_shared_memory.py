@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward.errors import NotSupported, RequestInvalid
-from onward.serving.shared_memory import MAX_REGIONS, SharedMemory
+from onward.serving.shared_memory import MAX_REGIONS, SharedMemoryRegions
 
 
 @pytest.fixture
@@ -20,11 +20,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def regions(folder: Path) -> SharedMemory:
-    return SharedMemory(folder)
+def regions(folder: Path) -> SharedMemoryRegions:
+    return SharedMemoryRegions(folder)
 
 
-def test_a_region_is_read_and_written_at_its_offset(regions: SharedMemory, folder: Path) -> None:
+def test_a_region_is_read_and_written_at_its_offset(
+    regions: SharedMemoryRegions, folder: Path
+) -> None:
     regions.register("part", "/data", 8, 16)
     assert bytes(regions.read("part", 2, 3)) == bytes([10, 11, 12])
     regions.write("part", 14, memoryview(b"\xfe\xff"))
@@ -32,13 +34,13 @@ def test_a_region_is_read_and_written_at_its_offset(regions: SharedMemory, folde
     regions.close()
 
 
-def test_nothing_may_be_read_and_written(regions: SharedMemory) -> None:
+def test_nothing_may_be_read_and_written(regions: SharedMemoryRegions) -> None:
     regions.register("part", "data", 0, 64)
     assert len(regions.read("part", 64, 0)) == 0
     regions.write("part", 64, b"")
 
 
-def test_status_lists_regions(regions: SharedMemory) -> None:
+def test_status_lists_regions(regions: SharedMemoryRegions) -> None:
     regions.register("a", "/data", 0, 64)
     regions.register("b", "data", 8, 8)
     b = {"name": "b", "key": "data", "offset": 8, "byte_size": 8}
@@ -55,7 +57,7 @@ def test_the_memory_of_another_process_is_shared() -> None:
     memory = shared_memory.SharedMemory(create=True, size=16)
     try:
         memory.buf[:4] = b"ping"
-        regions = SharedMemory()
+        regions = SharedMemoryRegions()
         regions.register("m", memory.name, 0, 16)
         assert bytes(regions.read("m", 0, 4)) == b"ping"
         regions.write("m", 4, b"pong")
@@ -70,7 +72,7 @@ def test_the_memory_of_another_process_is_shared() -> None:
     ("offset", "size"), [(0, 65), (64, 1), (-1, 4), (0, -1), (1 << 63, 1), (0, 1 << 64)]
 )
 def test_a_part_outside_of_a_region_is_refused(
-    regions: SharedMemory, offset: int, size: int
+    regions: SharedMemoryRegions, offset: int, size: int
 ) -> None:
     regions.register("all", "data", 0, 64)
     with pytest.raises(RequestInvalid, match="Invalid offset"):
@@ -81,19 +83,19 @@ def test_a_part_outside_of_a_region_is_refused(
         regions.write("all", 60, b"12345")
 
 
-def test_an_unknown_region_is_refused(regions: SharedMemory) -> None:
+def test_an_unknown_region_is_refused(regions: SharedMemoryRegions) -> None:
     for act in (regions.status, lambda name: regions.read(name, 0, 1)):
         with pytest.raises(RequestInvalid, match="Unable to find shared memory region: 'x'"):
             act("x")
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "/..", "../data", "/a/b", "a\0b", "n" * 256])
-def test_a_key_that_leaves_the_folder_is_refused(regions: SharedMemory, key: str) -> None:
+def test_a_key_that_leaves_the_folder_is_refused(regions: SharedMemoryRegions, key: str) -> None:
     with pytest.raises(RequestInvalid, match="not a valid name"):
         regions.register("r", key, 0, 1)
 
 
-def test_links_folders_and_pipes_are_refused(regions: SharedMemory, folder: Path) -> None:
+def test_links_folders_and_pipes_are_refused(regions: SharedMemoryRegions, folder: Path) -> None:
     (folder / "link").symlink_to(folder / "data")
     (folder / "folder").mkdir()
     os.mkfifo(folder / "pipe")
@@ -112,13 +114,13 @@ def test_links_folders_and_pipes_are_refused(regions: SharedMemory, folder: Path
     ],
 )
 def test_a_region_must_be_within_its_memory(
-    regions: SharedMemory, offset: int, size: int, text: str
+    regions: SharedMemoryRegions, offset: int, size: int, text: str
 ) -> None:
     with pytest.raises(RequestInvalid, match=text):
         regions.register("r", "data", offset, size)
 
 
-def test_a_name_is_registered_once(regions: SharedMemory) -> None:
+def test_a_name_is_registered_once(regions: SharedMemoryRegions) -> None:
     regions.register("r", "data", 0, 1)
     with pytest.raises(RequestInvalid, match="already in manager"):
         regions.register("r", "data", 0, 1)
@@ -127,7 +129,7 @@ def test_a_name_is_registered_once(regions: SharedMemory) -> None:
 
 
 def test_the_number_of_regions_is_limited(
-    regions: SharedMemory, monkeypatch: pytest.MonkeyPatch
+    regions: SharedMemoryRegions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onward.serving.shared_memory.MAX_REGIONS", 2)
     assert MAX_REGIONS > 2
@@ -137,14 +139,16 @@ def test_the_number_of_regions_is_limited(
         regions.register("c", "data", 0, 1)
 
 
-def test_memory_that_was_made_shorter_is_an_error(regions: SharedMemory, folder: Path) -> None:
+def test_memory_that_was_made_shorter_is_an_error(
+    regions: SharedMemoryRegions, folder: Path
+) -> None:
     regions.register("r", "data", 0, 64)
     os.truncate(folder / "data", 8)
     with pytest.raises(RequestInvalid, match="was made shorter"):
         regions.read("r", 0, 64)
 
 
-def test_unregistering_closes_the_file(regions: SharedMemory) -> None:
+def test_unregistering_closes_the_file(regions: SharedMemoryRegions) -> None:
     regions.register("r", "data", 0, 64)
     file = regions._regions["r"].file
     assert stat.S_ISREG(os.fstat(file).st_mode)
@@ -155,4 +159,4 @@ def test_unregistering_closes_the_file(regions: SharedMemory) -> None:
 
 def test_a_system_without_shared_memory_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="no shared memory in"):
-        SharedMemory(tmp_path / "missing").register("r", "k", 0, 1)
+        SharedMemoryRegions(tmp_path / "missing").register("r", "k", 0, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onward.errors import OptionError
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.serving.settings_sources import (
     MergedSettings,
     environment_layer,
@@ -35,7 +35,7 @@ def read_back(text: str, folder: Path) -> MergedSettings:
 def test_every_setting_is_shown_with_its_place(tmp_path: Path) -> None:
     merged = merge_layers(environment_layer(VARIABLES), flag_layer({"http_port": 9000}))
     text = show_settings(merged)
-    for settings in (ServerSettings, ModelSettings):
+    for settings in (ServingSettings, ModelSettings):
         for name, field in settings.model_fields.items():
             assert f"# {field.description}\n" in text
             assert name == "models" or f"{name} = " in text, name

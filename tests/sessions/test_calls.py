@@ -18,8 +18,8 @@ from onward.graph.shapes.infer import infer_shapes
 from onward.measure.node_support import find_support
 from onward.passes.composites import has_calls, inline_calls, is_call
 from onward.passes.downgrade import lower_opset
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import INFERENCE, PREPARE, TRAINING, Level
-from onward.passes.prune import drop_unused
 from onward.passes.random_draws import draw_uniforms
 from onward.passes.upgrade import newest_opset
 from onward.providers.torch import provider as torch_provider

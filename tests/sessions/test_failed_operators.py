@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from onward.providers.choose import TORCH, Choice
+from onward.providers.choose import TORCH, ProviderChoice
 from onward.providers.options import SessionOptions
 from onward.sessions.failed_operators import choose_without
 
 LISTED = (("CPUExecutionProvider", {}), (TORCH, {}))
-CHOICE = Choice(LISTED, (), named=False)
+CHOICE = ProviderChoice(LISTED, (), named=False)
 
 
 def test_an_operator_moves_once() -> None:

@@ -23,7 +23,7 @@ CHILD = """
 import os, sys, threading
 from onward.errors import FeedError, NodeFailed
 from onward.workers import messages
-from onward.workers.serve import serve
+from onward.workers.request_loop import serve
 
 def double(request):
     print("engines print", flush=True)

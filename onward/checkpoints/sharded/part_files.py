@@ -14,7 +14,7 @@ from typing import Any
 from onward.checkpoints.disk import DISK, Disk
 from onward.checkpoints.sharded.pieces import Piece, Pieces, Span, listed_pieces
 from onward.checkpoints.sharded.save_folders import SaveFolder, part_name
-from onward.checkpoints.tensor_files import TensorSpec, read_header, save_error, write
+from onward.checkpoints.tensor_files import TensorMetadata, read_header, save_error, write
 from onward.errors import CheckpointCorrupt, CheckpointError
 
 
@@ -23,7 +23,7 @@ class PartSummary:
     """What a part holds: the pieces by tensor, and the SHA-256 that covers all of its bytes."""
 
     sha256: str
-    specs: dict[str, TensorSpec]
+    specs: dict[str, TensorMetadata]
     spans: dict[str, list[Span]]
 
 
@@ -80,7 +80,7 @@ def read_part(save: SaveFolder, rank: int, disk: Disk = DISK) -> PartSummary:
             name, shape = row["name"], tuple(row["shape"])
             spans[name] = [(start, stop) for start, stop in row["spans"]]
             stored = [header.tensors[entry_name(name, span)] for span in spans[name]]
-            specs[name] = TensorSpec(stored[0].dtype, shape)
+            specs[name] = TensorMetadata(stored[0].dtype, shape)
             if any(t.shape != (b - a,) for t, (a, b) in zip(stored, spans[name])):
                 raise ValueError(f"a piece of {name!r} has another size")
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -90,6 +90,6 @@ def read_part(save: SaveFolder, rank: int, disk: Disk = DISK) -> PartSummary:
     return PartSummary(header.sha256, specs, spans)
 
 
-def tensor_size(spec: TensorSpec) -> int:
+def tensor_size(spec: TensorMetadata) -> int:
     """The number of elements of a tensor."""
     return math.prod(spec.shape)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.file_header import type_code
-from onward.checkpoints.tensor_files import Array, TensorSpec
+from onward.checkpoints.tensor_files import Array, TensorMetadata
 from onward.errors import CheckpointError
 
 Span = tuple[int, int]  # [start, stop) of a flattened tensor
@@ -30,7 +30,7 @@ class Piece:
 
     >>> piece = Piece(array=np.zeros(4, np.float32), start=2, shape=(3, 3))
     >>> piece.span, piece.spec
-    ((2, 6), TensorSpec(dtype='float32', shape=(3, 3)))
+    ((2, 6), TensorMetadata(dtype='float32', shape=(3, 3)))
     """
 
     array: Array
@@ -62,9 +62,9 @@ class Piece:
         return self.start, self.stop
 
     @property
-    def spec(self) -> TensorSpec:
+    def spec(self) -> TensorMetadata:
         """The type and shape of the whole tensor."""
-        return TensorSpec(self.array.dtype.name, self.shape)
+        return TensorMetadata(self.array.dtype.name, self.shape)
 
     @property
     def spec_size(self) -> int:

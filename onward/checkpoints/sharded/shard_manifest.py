@@ -17,7 +17,7 @@ from onward.checkpoints.digested_json import LONGEST, decode_digested, encode_di
 from onward.checkpoints.file_header import check_properties
 from onward.checkpoints.sharded.part_files import PartSummary, entry_name, tensor_size
 from onward.checkpoints.sharded.save_folders import part_name
-from onward.checkpoints.tensor_files import TensorSpec
+from onward.checkpoints.tensor_files import TensorMetadata
 from onward.errors import CheckpointError
 from onward.graph.dtypes import BY_NUMPY
 
@@ -36,10 +36,10 @@ class StoredPiece:
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class ShardedTensor:
     """A tensor, and its pieces in order, which hold every element once."""
 
-    spec: TensorSpec
+    spec: TensorMetadata
     pieces: tuple[StoredPiece, ...]
 
 
@@ -54,12 +54,12 @@ class ShardManifest:
     metric: float | None
     properties: dict[str, Any]
     files: dict[str, str]  # SHA-256 of the header, which holds those of the tensors
-    tensors: dict[str, StoredTensor]
+    tensors: dict[str, ShardedTensor]
 
 
-def join_parts(parts: Sequence[PartSummary]) -> dict[str, StoredTensor]:
+def join_parts(parts: Sequence[PartSummary]) -> dict[str, ShardedTensor]:
     """The tensors of some parts, by rank; CheckpointError if they do not hold each one whole."""
-    specs: dict[str, TensorSpec] = {}
+    specs: dict[str, TensorMetadata] = {}
     pieces: dict[str, list[StoredPiece]] = {}
     for rank, part in enumerate(parts):
         for name, spec in part.specs.items():
@@ -73,14 +73,14 @@ def join_parts(parts: Sequence[PartSummary]) -> dict[str, StoredTensor]:
                 for span in part.spans[name]
             )
     tensors = {
-        name: StoredTensor(spec, tuple(sorted(pieces[name]))) for name, spec in specs.items()
+        name: ShardedTensor(spec, tuple(sorted(pieces[name]))) for name, spec in specs.items()
     }
     for name, tensor in tensors.items():
         _check_cover(name, tensor)
     return tensors
 
 
-def _check_cover(name: str, tensor: StoredTensor) -> None:
+def _check_cover(name: str, tensor: ShardedTensor) -> None:
     """The pieces of a tensor hold each of its elements once."""
     place, size = 0, tensor_size(tensor.spec)
     for piece in tensor.pieces:
@@ -151,7 +151,7 @@ def decode_shard_manifest(data: bytes) -> ShardManifest:
         raise ValueError(f"it is not a manifest: {error!r}") from error
 
 
-def _stored_tensor(row: Mapping[str, Any], files: Mapping[str, str]) -> StoredTensor:
+def _stored_tensor(row: Mapping[str, Any], files: Mapping[str, str]) -> ShardedTensor:
     name, shape = row["name"], tuple(row["shape"])
     numbers = [*shape, *(place for _, *span in row["pieces"] for place in span)]
     known = row["dtype"] in BY_NUMPY and BY_NUMPY[row["dtype"]].safetensors
@@ -161,7 +161,7 @@ def _stored_tensor(row: Mapping[str, Any], files: Mapping[str, str]) -> StoredTe
         StoredPiece(start, stop, file, entry_name(name, (start, stop)))
         for file, start, stop in row["pieces"]
     ]
-    tensor = StoredTensor(TensorSpec(row["dtype"], shape), tuple(pieces))
+    tensor = ShardedTensor(TensorMetadata(row["dtype"], shape), tuple(pieces))
     if any(piece.file not in files or piece.start > piece.stop for piece in pieces):
         raise ValueError(f"the entry of {name!r} is broken")
     _check_cover(name, tensor)

@@ -21,16 +21,16 @@ from onward.checkpoints.disk import DISK, Disk
 from onward.checkpoints.file_header import Header
 from onward.checkpoints.sharded.save_folders import MANIFEST, SaveFolder
 from onward.checkpoints.sharded.shard_manifest import (
+    ShardedTensor,
     ShardManifest,
     StoredPiece,
-    StoredTensor,
     decode_shard_manifest,
 )
 from onward.checkpoints.tensor_files import (
     Array,
     Checkpoint,
     StrPath,
-    TensorSpec,
+    TensorMetadata,
     load_header,
     opened,
     read_header,
@@ -64,7 +64,7 @@ class ShardedCheckpoint:
         return self.manifest.properties
 
     @property
-    def tensors(self) -> dict[str, TensorSpec]:
+    def tensors(self) -> dict[str, TensorMetadata]:
         """The type and shape of each tensor."""
         return {name: tensor.spec for name, tensor in self.manifest.tensors.items()}
 
@@ -126,7 +126,7 @@ class ShardedCheckpoint:
         for tensor in self.manifest.tensors.values():
             self._verified |= {(piece.file, piece.entry) for piece in tensor.pieces}
 
-    def _tensor(self, name: str) -> StoredTensor:
+    def _tensor(self, name: str) -> ShardedTensor:
         try:
             return self.manifest.tensors[name]
         except KeyError:
@@ -154,7 +154,7 @@ class ShardedCheckpoint:
             self._headers[file] = header
         return self._headers[file]
 
-    def _header(self, piece: StoredPiece, spec: TensorSpec) -> Header:
+    def _header(self, piece: StoredPiece, spec: TensorMetadata) -> Header:
         header = self._file_header(piece.file)
         entry = header.entries.get(piece.entry)
         if (
@@ -193,7 +193,7 @@ def open_checkpoint(path: StrPath, *, disk: Disk = DISK) -> ShardedCheckpoint:
         return ShardedCheckpoint(path, path, _read_manifest(path, disk), disk)
     header = read_header(path, disk=disk)
     tensors = {
-        name: StoredTensor(spec, (StoredPiece(0, math.prod(spec.shape), path.name, name),))
+        name: ShardedTensor(spec, (StoredPiece(0, math.prod(spec.shape), path.name, name),))
         for name, spec in header.tensors.items()
     }
     files = {path.name: header.sha256}
@@ -231,6 +231,6 @@ def _read_manifest(path: Path, disk: Disk) -> ShardManifest:
         raise CheckpointError(f"{where} cannot be read: {error.strerror or error}") from error
 
 
-def _dtype(spec: TensorSpec) -> np.dtype[Any]:
+def _dtype(spec: TensorMetadata) -> np.dtype[Any]:
     """The numpy type of a tensor."""
     return tensor_type(BY_NUMPY[spec.dtype].safetensors).newbyteorder("=")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from onward.checkpoints.sharded.sharded_checkpoint import ShardedCheckpoint
-from onward.checkpoints.tensor_files import Array, TensorSpec
+from onward.checkpoints.tensor_files import Array, TensorMetadata
 
 
 class StoredTensors(Mapping[str, Array]):
@@ -13,7 +13,9 @@ class StoredTensors(Mapping[str, Array]):
 
     def __init__(self, checkpoint: ShardedCheckpoint) -> None:
         self._checkpoint = checkpoint
-        self.specs: dict[str, TensorSpec] = checkpoint.tensors  # types and shapes, without reading
+        self.specs: dict[str, TensorMetadata] = (
+            checkpoint.tensors
+        )  # types and shapes, without reading
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.specs:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onward.checkpoints.sharded.pieces import Piece, Span
-from onward.checkpoints.tensor_files import TensorSpec
+from onward.checkpoints.tensor_files import TensorMetadata
 from onward.errors import CheckpointError
 from onward.graph.dtypes import BY_NUMPY
 
@@ -24,7 +24,7 @@ SMALLEST_SHARE = 1 << 16  # bytes; cutting less saves no time
 class HeldTensor:
     """The ranges of a tensor that a process holds."""
 
-    spec: TensorSpec
+    spec: TensorMetadata
     spans: tuple[Span, ...]
 
 
@@ -64,8 +64,8 @@ def plan_writes(held: Sequence[Held]) -> Plan:
     return [{name: _joined(spans) for name, spans in each.items()} for each in plan]
 
 
-def _specs(held: Sequence[Held]) -> dict[str, TensorSpec]:
-    specs: dict[str, TensorSpec] = {}
+def _specs(held: Sequence[Held]) -> dict[str, TensorMetadata]:
+    specs: dict[str, TensorMetadata] = {}
     for rank, tensors in enumerate(held):
         for name, tensor in tensors.items():
             if specs.setdefault(name, tensor.spec) != tensor.spec:
@@ -77,12 +77,12 @@ def _specs(held: Sequence[Held]) -> dict[str, TensorSpec]:
     return specs
 
 
-def _element_bytes(spec: TensorSpec) -> int:
+def _element_bytes(spec: TensorMetadata) -> int:
     return BY_NUMPY[spec.dtype].bits // 8
 
 
 def _intervals(
-    name: str, spec: TensorSpec, held: Sequence[Held]
+    name: str, spec: TensorMetadata, held: Sequence[Held]
 ) -> Iterator[tuple[Span, list[int]]]:
     """A tensor cut wherever a piece begins or ends, and the ranks that hold each interval."""
     size = math.prod(spec.shape)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.compress.distillation.lessons import Pair
+from onward.compress.distillation.lessons import StudentTeacherPair
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
 from onward.message_text import list_names, suggest_names
@@ -20,7 +20,7 @@ def make_pairs(
     teachers: Sequence[ir.Model],
     pairs: Pairs | None,
     losses: str | Mapping[str, str],
-) -> list[Pair]:
+) -> list[StudentTeacherPair]:
     """The student's outputs with the teachers' and their losses.
 
     With "kl", an output that is a Softmax is replaced by its input, the logits.
@@ -35,10 +35,10 @@ def make_pairs(
     for name, others in chosen.items():
         loss = losses if isinstance(losses, str) else losses[name]
         if loss != "kl":
-            found.append(Pair(name, others, loss, name, others))
+            found.append(StudentTeacherPair(name, others, loss, name, others))
             continue
         inner = [logits_name(m, other) for m, other in zip(teachers, others, strict=True)]
-        found.append(Pair(logits_name(student, name), inner, loss, name, others))
+        found.append(StudentTeacherPair(logits_name(student, name), inner, loss, name, others))
     return found
 
 

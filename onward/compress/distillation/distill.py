@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.distillation.answers import Answers, model_digest
 from onward.compress.distillation.compared_outputs import make_pairs
 from onward.compress.distillation.distillation_report import TeacherJudge, make_report
 from onward.compress.distillation.hidden_values import Hidden
-from onward.compress.distillation.lessons import Pair, plan_lessons
+from onward.compress.distillation.lessons import StudentTeacherPair, plan_lessons
 from onward.compress.distillation.match_teacher import trainable_names, with_tensors
 from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.student_training import Limits, train_student
+from onward.compress.distillation.teacher_outputs import TeacherOutputs, model_digest
 from onward.compress.distillation.training_data import read_data
 from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.report import Report
@@ -30,7 +30,7 @@ from onward.errors import OptionError
 from onward.graph.files import load
 from onward.optimizers.adam import AdamW
 from onward.optimizers.optimizer import Optimizer
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.providers.choose import Asked
 from onward.runner.metrics.metric import Metric
 
@@ -117,7 +117,9 @@ def distill(
     _check_hidden(hidden, len(models))
     matched = make_pairs(mine, models, pairs, loss)
     teachers = [
-        Answers(model, _wanted(place, matched, hidden, metric), providers=providers, folder=cache)
+        TeacherOutputs(
+            model, _wanted(place, matched, hidden, metric), providers=providers, folder=cache
+        )
         for place, model in enumerate(models)
     ]
     progress("read the data", 0.0, None)
@@ -183,7 +185,7 @@ def _limits(
 
 
 def _wanted(
-    place: int, pairs: Sequence[Pair], hidden: Sequence[Hidden], metric: object
+    place: int, pairs: Sequence[StudentTeacherPair], hidden: Sequence[Hidden], metric: object
 ) -> list[str]:
     """The values of a teacher that are needed."""
     names = [pair.teachers[place] for pair in pairs]

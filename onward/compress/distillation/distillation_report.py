@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Array, Calibration, Feeds
-from onward.compress.distillation.answers import Answers
 from onward.compress.distillation.hidden_values import expose_values
-from onward.compress.distillation.lessons import Lessons, Pair
-from onward.compress.distillation.student_training import Trained
+from onward.compress.distillation.lessons import Lessons, StudentTeacherPair
+from onward.compress.distillation.student_training import TrainedStudent
+from onward.compress.distillation.teacher_outputs import TeacherOutputs
 from onward.compress.quality import Quality, rate_outputs
 from onward.compress.report import Measured, Report
 from onward.compress.timing import time_in_turns
@@ -36,7 +36,7 @@ def make_report(
     judge: TeacherJudge,
     untrained: ir.Model,
     student: ir.Model,
-    trained: Trained,
+    trained: TrainedStudent,
     lessons: Lessons,
     *,
     timed: bool,
@@ -87,8 +87,8 @@ class TeacherJudge:
 
     def __init__(
         self,
-        teachers: Sequence[Answers],
-        pairs: Sequence[Pair],
+        teachers: Sequence[TeacherOutputs],
+        pairs: Sequence[StudentTeacherPair],
         data: Calibration,
         weights: Sequence[float],
         metric: str | Metric | None,

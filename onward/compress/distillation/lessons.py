@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Array, Feeds
-from onward.compress.distillation.answers import Answers
 from onward.compress.distillation.hidden_values import PROJECTION, Hidden, expose_values, project
 from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.teacher_losses import Relations, make_teacher_loss
+from onward.compress.distillation.teacher_outputs import TeacherOutputs
 from onward.errors import DataError, OptionError
 from onward.graph.shapes.infer import infer_shapes
 from onward.losses.classification import CrossEntropy
@@ -28,7 +28,7 @@ LABELS = "onward.labels"  # the input of the loss with the data's targets
 
 
 @dataclass(frozen=True)
-class Pair:
+class StudentTeacherPair:
     """A value of the student and the value of each teacher that it is compared with.
 
     Attributes:
@@ -74,7 +74,9 @@ class Lessons:
         """The outputs of the model that are compared."""
         return [str(getattr(loss, "output", "")) for loss, _ in self.parts.values()]
 
-    def feeds_at(self, step: int, batches: StoredBatches, teachers: Sequence[Answers]) -> Feeds:
+    def feeds_at(
+        self, step: int, batches: StoredBatches, teachers: Sequence[TeacherOutputs]
+    ) -> Feeds:
         """The feeds of a step: the student's, the teachers' answers, labels."""
         epoch, (feeds, labels) = batches.epoch(step), batches.at(step)[1]
         while len(self.teacher_runs) <= epoch:
@@ -93,8 +95,8 @@ class Lessons:
 
 def plan_lessons(
     student: ir.Model,
-    teachers: Sequence[Answers],
-    pairs: Sequence[Pair],
+    teachers: Sequence[TeacherOutputs],
+    pairs: Sequence[StudentTeacherPair],
     hidden: Sequence[Hidden],
     batch: tuple[Feeds, Any],
     *,
@@ -137,7 +139,7 @@ def _run(model: ir.Model, feeds: Mapping[str, Any]) -> dict[str, Array]:
 
 def _add_pair(
     lessons: Lessons,
-    pair: Pair,
+    pair: StudentTeacherPair,
     mine: Mapping[str, Array],
     its: Sequence[Mapping[str, Array]],
     weights: Sequence[float],

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds
-from onward.compress.distillation.answers import Answers, model_digest
 from onward.compress.distillation.stored_batches import StoredBatches
-from onward.compress.distillation.student_training import Limits, Trained, train_student
+from onward.compress.distillation.student_training import Limits, TrainedStudent, train_student
 from onward.compress.distillation.teacher_losses import make_teacher_loss
+from onward.compress.distillation.teacher_outputs import TeacherOutputs, model_digest
 from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
@@ -30,8 +30,8 @@ from onward.optimizers.groups import Group
 from onward.passes.pipelines import PREPARE
 from onward.passes.training_mode import eval_mode
 from onward.programs.export import export_model
-from onward.programs.options import TrainingOptions
 from onward.programs.select import likely_parameters, matching, restore_parameters, weights
+from onward.programs.training_options import TrainingOptions
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def match_teacher(
     student: ir.Model,
-    teacher: Source | Answers,
+    teacher: Source | TeacherOutputs,
     calibration: Calibration,
     *,
     pairs: Mapping[str, str] | None = None,
@@ -56,7 +56,7 @@ def match_teacher(
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
-    on_trained: Callable[[Trained], object] | None = None,
+    on_trained: Callable[[TrainedStudent], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ir.Model:
     """The student, trained so that its outputs become the teacher's; a new model.
@@ -87,7 +87,7 @@ def match_teacher(
         clock: seconds, for tests
     """
     limits = Limits(steps=steps, seconds=seconds, schedule=schedule)
-    answers = teacher if isinstance(teacher, Answers) else Answers(teacher)
+    answers = teacher if isinstance(teacher, TeacherOutputs) else TeacherOutputs(teacher)
     matched = match_outputs(student, answers, pairs)
     batches = StoredBatches(calibration, seed)
 
@@ -128,7 +128,7 @@ def teacher_input(output: str) -> str:
     return f"teacher.{output}"
 
 
-def with_tensors(student: ir.Model, trained: Trained) -> ir.Model:
+def with_tensors(student: ir.Model, trained: TrainedStudent) -> ir.Model:
     """A copy of the student with the trained tensors and all of its inputs."""
     graph = student.graph
     inputs = [str(v.name) for v in graph.inputs if not v.is_initializer()]
@@ -136,7 +136,7 @@ def with_tensors(student: ir.Model, trained: Trained) -> ir.Model:
 
 
 def match_outputs(
-    student: ir.Model, answers: Answers, pairs: Mapping[str, str] | None
+    student: ir.Model, answers: TeacherOutputs, pairs: Mapping[str, str] | None
 ) -> dict[str, str]:
     """The student's outputs that are compared, and the teacher's that each is compared with."""
     mine = {str(value.name): value for value in student.graph.outputs}

@@ -12,8 +12,8 @@ from onward.compress.distillation.repeated_layers import Chain, find_chains
 from onward.errors import OptionError, UnsupportedModel
 from onward.graph.files import load
 from onward.graph.shapes.infer import infer_shapes
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 
 if TYPE_CHECKING:
     from onward.graph.files import Source

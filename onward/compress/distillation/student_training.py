@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from onward.losses.loss import Loss
     from onward.optimizers.optimizer import Optimizer
-    from onward.programs.options import TrainingOptions
+    from onward.programs.training_options import TrainingOptions
 
 
 STEPS = 500  # if the user gives neither steps nor seconds
@@ -74,7 +74,7 @@ class Limits:
 
 
 @dataclass
-class Trained:
+class TrainedStudent:
     """The result of training.
 
     Attributes:
@@ -105,7 +105,7 @@ def train_student(
     providers: Asked = None,
     progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
-) -> Trained:
+) -> TrainedStudent:
     """Train a model; `feeds_at(step)` are the feeds of a step.
 
     With a folder, an interrupted call (Ctrl-C) saves its state there; a call with the same `key`
@@ -130,7 +130,7 @@ def train_student(
         if path is not None:
             path.unlink(missing_ok=True)
         tensors = {**session.parameters, **session.statistics}
-        return Trained(tensors, session.steps, session.skipped_steps, used, losses)
+        return TrainedStudent(tensors, session.steps, session.skipped_steps, used, losses)
 
 
 def _continue(session: TrainingSession, path: Path | None, key: str) -> float:

@@ -15,17 +15,17 @@ import numpy as np
 
 from onward.compress.calibration import BATCH, Array, Calibration, Feeds
 from onward.compress.early_exits.batch_facts import count_rows, select_rows
-from onward.compress.early_exits.exit_report import Trained, report_exits, report_untrained
+from onward.compress.early_exits.exit_report import TrainedExits, report_exits, report_untrained
 from onward.compress.early_exits.heads import CRITERIA, Head, confidences
 from onward.compress.early_exits.network import (
-    Network,
+    ExitNetwork,
     head_scores,
     prepare_network,
     with_thresholds,
 )
 from onward.compress.early_exits.thresholds import choose_thresholds
 from onward.compress.early_exits.training import (
-    Answers,
+    NetworkOutputs,
     collect_answers,
     train_head,
     train_together,
@@ -177,8 +177,8 @@ def _held_out(rows: int, seed: int) -> Array:
 
 
 def _train_frozen(
-    network: Network,
-    answers: Answers,
+    network: ExitNetwork,
+    answers: NetworkOutputs,
     held: Array,
     hidden: int,
     steps: int | None,
@@ -206,17 +206,17 @@ def _train_frozen(
 
 
 def _train_together(
-    network: Network,
+    network: ExitNetwork,
     rows: Calibration,
     heads: list[Head],
-    original: Answers,
+    original: NetworkOutputs,
     held: Array,
     steps: int | None,
     seconds: float | None,
     rate: float,
     seed: int,
     progress: Progress | None,
-) -> tuple[Network, list[Head]]:
+) -> tuple[ExitNetwork, list[Head]]:
     """The network and the heads, trained on the rows that are not held out."""
     batches: list[tuple[Feeds, Array]] = []
     start = 0
@@ -244,14 +244,14 @@ def _train_together(
 
 
 def _choose(
-    network: Network,
+    network: ExitNetwork,
     heads: list[Head],
-    answers: Answers,
-    original: Answers,
+    answers: NetworkOutputs,
+    original: NetworkOutputs,
     held: Array,
     criterion: str,
     drop: float,
-) -> Trained:
+) -> TrainedExits:
     """Choose thresholds; what training together costs the network counts against the budget."""
     part, before = answers.rows(held), original.rows(held)
     labels = before.labels if before.labels is not None else before.scores.argmax(axis=1)
@@ -261,7 +261,7 @@ def _choose(
     final_right = part.scores.argmax(axis=1) == labels
     worse = float(np.mean(before.scores.argmax(axis=1) == labels) - np.mean(final_right))
     chosen = choose_thresholds(sure, right, final_right, network.costs, drop - max(worse, 0.0))
-    return Trained(
+    return TrainedExits(
         network=network,
         heads=with_thresholds(heads, chosen.values),
         chosen=chosen,
@@ -271,7 +271,7 @@ def _choose(
 
 
 def _timed_feeds(
-    rows: Calibration, network: Network, held: Array, taken: Array, count: int
+    rows: Calibration, network: ExitNetwork, held: Array, taken: Array, count: int
 ) -> Feeds:
     """A batch of held-out rows in which the exits have the shares of all held-out rows."""
     order = np.argsort(taken, kind="stable")

@@ -19,7 +19,7 @@ from onward.errors import UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend
 from onward.graph.scopes import ancestors, bodies, reads, walk
 from onward.graph.shapes.infer import infer_missing
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 EXIT_OUTPUT = "exit"
 

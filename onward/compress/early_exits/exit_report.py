@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onward.compress.calibration import Array, Feeds
 from onward.compress.early_exits.batch_facts import count_rows
 from onward.compress.early_exits.heads import Head, initial_weights
-from onward.compress.early_exits.network import Network, write_exits
+from onward.compress.early_exits.network import ExitNetwork, write_exits
 from onward.compress.early_exits.thresholds import NEVER, Thresholds
-from onward.compress.early_exits.training import Answers
+from onward.compress.early_exits.training import NetworkOutputs
 from onward.compress.quality import Quality
 from onward.compress.report import Change, Measured, Report
 from onward.compress.timing import time_in_turns
@@ -23,7 +23,7 @@ _SECONDS = 0.4  # how long each model is timed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainedExits:
     """A network with trained heads, and the thresholds that were chosen for it.
 
     Attributes:
@@ -34,7 +34,7 @@ class Trained:
         is_joint: whether the network was trained together with the heads
     """
 
-    network: Network
+    network: ExitNetwork
     heads: list[Head]
     chosen: Thresholds
     scores: list[Array]
@@ -48,8 +48,8 @@ class Trained:
 
 
 def report_exits(
-    best: Trained,
-    original: Answers,
+    best: TrainedExits,
+    original: NetworkOutputs,
     feeds: Feeds,
     *,
     before: ir.Model,
@@ -109,7 +109,7 @@ def report_exits(
 
 
 def report_untrained(
-    network: Network, criterion: str, hidden: int, exit_output: bool, seed: int
+    network: ExitNetwork, criterion: str, hidden: int, exit_output: bool, seed: int
 ) -> Report:
     """A model whose heads have random weights and whose thresholds let nobody leave."""
     rng = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def report_untrained(
     )
 
 
-def _figures(best: Trained, truth: Array) -> list[dict[str, Any]]:
+def _figures(best: TrainedExits, truth: Array) -> list[dict[str, Any]]:
     """Of each exit, and of the end of the network: share of rows, accuracy of those, threshold."""
     taken, found = best.chosen.taken, []
     names = [*(head.name for head in best.heads), best.network.scores]
@@ -156,7 +156,7 @@ def _figures(best: Trained, truth: Array) -> list[dict[str, Any]]:
 
 
 def _notes(
-    best: Trained, exits: Sequence[dict[str, Any]], has_labels: bool, drop: float
+    best: TrainedExits, exits: Sequence[dict[str, Any]], has_labels: bool, drop: float
 ) -> list[str]:
     kind = "right" if has_labels else "answered as by the network"
     rows = len(best.chosen.taken)

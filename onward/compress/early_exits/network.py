@@ -46,15 +46,15 @@ from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import GraphOps
 from onward.message_text import suggest_names
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 
 _FINAL = ("Softmax", "LogSoftmax", "Identity")  # exits answer what these read
 _TOLERANCE = 1e-3  # relative to the largest score, in the check of the written model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class ExitNetwork:
     """A prepared classifier and where its exits are.
 
     Attributes:
@@ -90,7 +90,7 @@ def prepare_network(
     batch: int | None,
     head: str,
     seed: int,
-) -> tuple[Network, Calibration]:
+) -> tuple[ExitNetwork, Calibration]:
     """Prepare a model for exits; refuse what cannot have them. The source is not changed."""
     loaded = load(source)
     model = PREPARE(loaded.clone() if loaded is source else loaded)
@@ -123,7 +123,7 @@ def prepare_network(
         for cut, shape in zip(stages.cuts, sample[1:], strict=True)
     ]
     probe = open_session(_with_outputs(model, [scores])).run(None, feeds)[0]
-    network = Network(
+    network = ExitNetwork(
         model=model,
         fixed_batch=fixed,
         axes=axes,
@@ -256,7 +256,7 @@ def head_scores(features: Array, head: Head) -> Array:
 
 
 def write_exits(
-    network: Network, heads: Sequence[Head], criterion: str, *, exit_output: bool
+    network: ExitNetwork, heads: Sequence[Head], criterion: str, *, exit_output: bool
 ) -> tuple[ir.Model, bool]:
     """The model with exits, checked on a few rows; and whether one row of a batch always goes on.
 
@@ -281,7 +281,7 @@ def write_exits(
 
 
 def _write(
-    network: Network, heads: Sequence[Head], criterion: str, exit_output: bool, keep_one: bool
+    network: ExitNetwork, heads: Sequence[Head], criterion: str, exit_output: bool, keep_one: bool
 ) -> ir.Model:
     model = network.model.clone()
     values = {str(v.name): v for node in model.graph for v in node.outputs}
@@ -316,7 +316,7 @@ def set_thresholds(model: ir.Model, thresholds: Sequence[float]) -> ir.Model:
     return model
 
 
-def _check(network: Network, model: ir.Model, heads: Sequence[Head], criterion: str) -> None:
+def _check(network: ExitNetwork, model: ir.Model, heads: Sequence[Head], criterion: str) -> None:
     """Try it with nobody, some and all rows leaving: rows that go on must be unchanged."""
     names = [str(v.name) for v in network.model.graph.outputs]
     expected = open_session(network.model).run(names, network.feeds)

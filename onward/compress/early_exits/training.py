@@ -21,7 +21,7 @@ from onward.losses.classification import CrossEntropy
 from onward.losses.combined import Total
 from onward.optimizers.adam import AdamW
 from onward.optimizers.schedules import Cosine
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.runner.finetune.batch_norms import batch_norm_names
 from onward.sessions.training.session import TrainingSession
 
@@ -31,7 +31,7 @@ _LEAST_SPREAD = 1e-6  # a feature that does not vary is not divided by its sprea
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class NetworkOutputs:
     """What a network and the inner values of its exits say about rows.
 
     Attributes:
@@ -44,10 +44,10 @@ class Answers:
     scores: Array
     labels: Array | None
 
-    def rows(self, chosen: Array) -> Answers:
+    def rows(self, chosen: Array) -> NetworkOutputs:
         """The answers for these rows."""
         labels = None if self.labels is None else self.labels[chosen]
-        return Answers(
+        return NetworkOutputs(
             features=[each[chosen] for each in self.features],
             scores=self.scores[chosen],
             labels=labels,
@@ -78,7 +78,7 @@ def collect_answers(
     heads: Sequence[Head],
     batches: Iterable[tuple[Feeds, Any]],
     axes: Mapping[str, int],
-) -> Answers:
+) -> NetworkOutputs:
     """Run the network on the data; keep its scores and the pooled features of each exit."""
     probe = model.clone()
     values = {str(v.name): v for node in probe.graph for v in node.outputs}
@@ -105,7 +105,7 @@ def collect_answers(
             f"labels are from {labelled.min()} to {labelled.max()}; the model has {classes} "
             f"classes\nlabels must be 0 to {classes - 1}"
         )
-    return Answers(
+    return NetworkOutputs(
         features=[each.astype(np.float32) for each in joined[1:]],
         scores=joined[0].astype(np.float32),
         labels=labelled,

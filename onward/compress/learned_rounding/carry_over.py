@@ -13,7 +13,7 @@ from onward.compress.learned_rounding.quantized_weights import (
     find_weights,
     replace_tensor,
 )
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 
 
 class LearnedWeights:

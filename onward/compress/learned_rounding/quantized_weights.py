@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.dtypes import HALVES
-from onward.passes.fake_quantization import Array, Grid
+from onward.passes.fake_quantization import Array, QuantizationGrid
 from onward.passes.value_facts import attribute, input_of
 
 _INTEGERS = {
@@ -43,7 +43,7 @@ class QuantizedWeight:
     """
 
     node: ir.Node
-    grid: Grid
+    grid: QuantizationGrid
     scale: Array
     zero: Array | None
 
@@ -105,7 +105,7 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
     shift = None if zero is None else array_of(zero).astype(np.float32)
     return QuantizedWeight(
         node=node,
-        grid=Grid(
+        grid=QuantizationGrid(
             low=low,
             high=high,
             axis=int(attribute(node, "axis", 1)),

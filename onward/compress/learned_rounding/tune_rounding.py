@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds, Labelled
-from onward.compress.distillation.answers import model_digest
 from onward.compress.distillation.joined_batches import ROWS, count_rows
 from onward.compress.distillation.match_teacher import batch_norm_names, match_teacher
 from onward.compress.distillation.stored_batches import StoredBatches
-from onward.compress.distillation.student_training import Limits, Trained, train_student
+from onward.compress.distillation.student_training import Limits, TrainedStudent, train_student
+from onward.compress.distillation.teacher_outputs import model_digest
 from onward.compress.distillation.trimmed_batches import training_batches, trimmed_batches
 from onward.compress.learned_rounding.fit_layers import fit_layers
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
@@ -37,7 +37,7 @@ from onward.graph.files import load, save
 from onward.optimizers.adam import AdamW
 from onward.optimizers.groups import Group
 from onward.passes.training_mode import eval_mode
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -200,12 +200,12 @@ def _train(
     seconds: float | None,
     progress: Progress,
     clock: Callable[[], float],
-) -> Trained:
+) -> TrainedStudent:
     """Train a twin to give the teacher's outputs, or with the user's loss."""
     steps = _STEPS if tune.steps is None and seconds is None else tune.steps
     rates = {pattern: tune.scale_rate / levels for pattern, levels in twin.levels.items()}
     if tune.loss is None:
-        done: list[Trained] = []
+        done: list[TrainedStudent] = []
         match_teacher(
             twin.model,
             teacher,

@@ -27,8 +27,8 @@ from onward.compress.learned_rounding.quantized_weights import (
     replace_tensor,
 )
 from onward.graph.graph_ops import extend, taken_names
+from onward.passes.drop_unused import drop_unused
 from onward.passes.fake_quantization import Array, from_blocks, round_to_grid, to_blocks
-from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import input_of
 

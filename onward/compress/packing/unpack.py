@@ -20,7 +20,7 @@ from onward.compress.progress_steps import Progress
 from onward.errors import FileExists, InvalidModel
 from onward.graph.external import check_location
 from onward.graph.limits import DEFAULT_LIMITS
-from onward.graph.packed.container import Block, PackedFile, Use, open_packed
+from onward.graph.packed.container import PackedBlock, PackedFile, Use, open_packed
 from onward.graph.paths import to_path, writing
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +104,7 @@ def _rebuild(
     return proto
 
 
-def _verify(file: PackedFile, block: Block, data: memoryview | bytes, what: str) -> None:
+def _verify(file: PackedFile, block: PackedBlock, data: memoryview | bytes, what: str) -> None:
     if hashlib.sha256(data).hexdigest() != block.sha256:
         raise InvalidModel(
             f"{file.name} is damaged: the SHA-256 of {what} differs\n"

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.packing.chunk_encoding import deflate_best, encode_tensor
-from onward.graph.packed.container import CHECKSUM, HEADER, HEADER_BYTES, VERSION, Block, Use
+from onward.graph.packed.container import CHECKSUM, HEADER, HEADER_BYTES, VERSION, PackedBlock, Use
 from onward.graph.packed.recognize import MAGIC
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ class PackedWriter:
         self._file = file
         self._file.write(bytes(HEADER_BYTES))  # the header is known at the end
         self._place = HEADER_BYTES
-        self._blocks: list[Block] = []
+        self._blocks: list[PackedBlock] = []
         self._number_of: dict[tuple[str, int], int] = {}
 
     def add_tensor(self, name: str, data: Array, dtype: ir.DataType) -> int:
@@ -55,13 +55,13 @@ class PackedWriter:
         self._file.seek(0)
         self._file.write(header + CHECKSUM.pack(zlib.crc32(header)))
 
-    def _write(self, name: str, parts: Iterable[bytes], size: int, digest: str) -> Block:
+    def _write(self, name: str, parts: Iterable[bytes], size: int, digest: str) -> PackedBlock:
         begin, checksum = self._place, 0
         for part in parts:
             self._file.write(part)
             self._place += len(part)
             checksum = zlib.crc32(part, checksum)
         length = self._place - begin
-        return Block(
+        return PackedBlock(
             name=name, begin=begin, length=length, crc32=checksum, size=size, sha256=digest
         )

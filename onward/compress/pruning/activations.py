@@ -20,7 +20,7 @@ from onward.sessions.inference import InferenceSession
 
 
 @dataclass(frozen=True)
-class Moments:
+class ActivationMoments:
     """Mean and variance of each position of an axis."""
 
     mean: Array
@@ -99,7 +99,7 @@ def measure_moments(
     consumers: Sequence[Consumer],
     calibration: Calibration,
     providers: Asked = None,
-) -> dict[str, Moments]:
+) -> dict[str, ActivationMoments]:
     """The moments of what each consumer reads, by the value's name; sums are made in the graph."""
     axes = {str(each.x.name): each.axis for each in consumers}
     if not axes:
@@ -125,13 +125,13 @@ def measure_moments(
         count += 1
     means = [total / count for total in totals]
     return {
-        name: Moments(mean, np.maximum(square - mean**2, 0))
+        name: ActivationMoments(mean, np.maximum(square - mean**2, 0))
         for name, mean, square in zip(axes, means[::2], means[1::2], strict=True)
     }
 
 
 def fold_means(
-    model: ir.Model, removed: Array, positions: Positions, moments: Mapping[str, Moments]
+    model: ir.Model, removed: Array, positions: Positions, moments: Mapping[str, ActivationMoments]
 ) -> ir.Model:
     """Add to each consumer's bias, in place, what the mean of the removed units contributes."""
     names = Names(model)

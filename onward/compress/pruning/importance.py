@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.pruning.activations import Consumer, Moments
+from onward.compress.pruning.activations import ActivationMoments, Consumer
 from onward.compress.pruning.axes import Array, Positions
-from onward.compress.pruning.units import Group, all_weights
+from onward.compress.pruning.units import UnitGroup, all_weights
 from onward.errors import OptionError
 from onward.gradients.model import gradient
 from onward.graph.dtypes import FLOATS
@@ -26,7 +26,7 @@ _LOSS = "onward_loss"
 
 
 def by_magnitude(
-    model: ir.Model, positions: Positions, groups: Sequence[Group]
+    model: ir.Model, positions: Positions, groups: Sequence[UnitGroup]
 ) -> dict[str, Array]:
     """The norm of the slices of all weights that belong to a unit."""
     squares = np.zeros(len(positions.labels))
@@ -46,9 +46,9 @@ def by_magnitude(
 
 def by_activation(
     consumers: Sequence[Consumer],
-    moments: Mapping[str, Moments],
+    moments: Mapping[str, ActivationMoments],
     positions: Positions,
-    groups: Sequence[Group],
+    groups: Sequence[UnitGroup],
 ) -> dict[str, Array]:
     """The variance of a unit's data times the squared norm of the weights that read it.
 
@@ -73,7 +73,7 @@ def by_activation(
 def by_gradient(
     model: ir.Model,
     positions: Positions,
-    groups: Sequence[Group],
+    groups: Sequence[UnitGroup],
     calibration: Calibration,
     *,
     loss: Loss | None = None,

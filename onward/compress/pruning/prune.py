@@ -17,10 +17,10 @@ from onward.compress.distillation.match_teacher import match_teacher
 from onward.compress.distillation.trimmed_batches import trimmed_batches
 from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.pruning import sparse_masks
-from onward.compress.pruning.layers import remove_layers
 from onward.compress.pruning.prune_settings import check_importance, make_goal, read_time
 from onward.compress.pruning.pruning_report import make_report
 from onward.compress.pruning.pruning_task import Pruned, PruningTask
+from onward.compress.pruning.residual_blocks import remove_layers
 from onward.compress.pruning.unit_cut import UnitCut
 from onward.compress.pruning.units import prepare
 from onward.compress.quality import Judge, OwnMetric, Quality

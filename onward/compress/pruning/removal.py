@@ -12,12 +12,12 @@ import onnx_ir as ir
 
 from onward.compress.pruning.axes import Array, Positions, constant, known_sizes, rank
 from onward.compress.pruning.cut import CUTS, Cut
-from onward.compress.pruning.units import Group, all_weights, find_groups, find_positions
+from onward.compress.pruning.units import UnitGroup, all_weights, find_groups, find_positions
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import walk
 from onward.graph.shapes.infer import infer_shapes
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names
 
 Removal = Mapping[str, Sequence[int]]  # the numbers of the units to remove, by the group's name
@@ -41,7 +41,7 @@ def remove_units(model: ir.Model, removal: Removal) -> ir.Model:
     return infer_shapes(drop_unused(copy))
 
 
-def removed_labels(groups: Sequence[Group], removal: Removal, count: int) -> Array:
+def removed_labels(groups: Sequence[UnitGroup], removal: Removal, count: int) -> Array:
     """Which labels a removal names, as booleans."""
     known = {group.name: group for group in groups}
     removed = np.zeros(count, bool)

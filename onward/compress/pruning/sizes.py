@@ -11,12 +11,14 @@ import numpy as np
 from onward.compress.pruning.axes import Array
 from onward.compress.pruning.removal import Removal, removed_labels
 from onward.compress.pruning.unit_costs import UnitCosts
-from onward.compress.pruning.units import Group
+from onward.compress.pruning.units import UnitGroup
 
 _LEAST_SHARE = 0.1  # of a group that a search leaves
 
 
-def select(groups: Sequence[Group], only: Sequence[str], protect: Sequence[str]) -> list[Group]:
+def select(
+    groups: Sequence[UnitGroup], only: Sequence[str], protect: Sequence[str]
+) -> list[UnitGroup]:
     """The groups whose name, kind or a weight matches one of `only`, and none of `protect`."""
     return [
         group
@@ -25,12 +27,12 @@ def select(groups: Sequence[Group], only: Sequence[str], protect: Sequence[str])
     ]
 
 
-def _matches(group: Group, patterns: Sequence[str]) -> bool:
+def _matches(group: UnitGroup, patterns: Sequence[str]) -> bool:
     names = (group.name, group.kind, *(name for name, _ in group.weights))
     return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def round_count(group: Group, count: float, multiple: int) -> int:
+def round_count(group: UnitGroup, count: float, multiple: int) -> int:
     """A number of units that kernels like: of positions that are a multiple.
 
     A group of fewer than twice that many positions is rounded to units.
@@ -48,7 +50,7 @@ def round_count(group: Group, count: float, multiple: int) -> int:
 
 
 def keep_share(
-    groups: Sequence[Group], importance: Mapping[str, Array], keep: float, multiple: int
+    groups: Sequence[UnitGroup], importance: Mapping[str, Array], keep: float, multiple: int
 ) -> Removal:
     """Remove the least important units of each group until this share is left."""
     return {
@@ -64,7 +66,7 @@ def _least(importance: Array, kept: int) -> list[int]:
 
 
 def keep_macs(
-    groups: Sequence[Group],
+    groups: Sequence[UnitGroup],
     importance: Mapping[str, Array],
     prices: Mapping[str, float],
     costs: UnitCosts,
@@ -98,7 +100,7 @@ def keep_macs(
 
 
 def _below(
-    groups: Sequence[Group],
+    groups: Sequence[UnitGroup],
     importance: Mapping[str, Array],
     worth: Mapping[str, Array],
     threshold: float,

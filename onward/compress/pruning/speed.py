@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
 from onward.compress.pruning.removal import Removal, remove_units
-from onward.compress.pruning.units import Group
+from onward.compress.pruning.units import UnitGroup
 from onward.compress.timing import time_in_turns
 from onward.providers.choose import Asked
 
@@ -22,7 +22,7 @@ _MARGIN = 1.01  # two timings of the same model differ by as much
 
 
 @dataclass(frozen=True)
-class Found:
+class SpeedSearchResult:
     """The result of a search: what to remove, and how many times as fast the model then is."""
 
     removal: Removal
@@ -32,7 +32,7 @@ class Found:
 
 def measure_prices(
     model: ir.Model,
-    groups: Sequence[Group],
+    groups: Sequence[UnitGroup],
     macs: Mapping[str, float],
     feeds: Mapping[str, Any],
     providers: Asked,
@@ -43,7 +43,7 @@ def measure_prices(
     Groups of the same kind, size and multiplications are measured once; where many kinds are, the
     largest. The others are taken to cost as much for their multiplications as those on average.
     """
-    alike: dict[tuple[Any, ...], list[Group]] = {}
+    alike: dict[tuple[Any, ...], list[UnitGroup]] = {}
     for group in groups:
         alike.setdefault(
             (group.kind, group.count, group.width, round(macs[group.name])), []
@@ -82,14 +82,14 @@ def reach_speedup(
     feeds: Mapping[str, Any],
     providers: Asked,
     progress: Progress,
-) -> Found:
+) -> SpeedSearchResult:
     """Search for the largest share of multiplications at which the model is fast enough.
 
     `choose(share)` says what to remove; each candidate is cut and timed in turns with the model.
     """
     share, low, high = 1 / speedup, _LEAST_LEFT, 1.0
-    best: Found | None = None
-    fastest: Found | None = None
+    best: SpeedSearchResult | None = None
+    fastest: SpeedSearchResult | None = None
     for number in range(_MOST_ROUNDS):
         progress(f"measure a model with {share:.0%} of the multiplications", number, _MOST_ROUNDS)
         removal = choose(share)
@@ -97,7 +97,7 @@ def reach_speedup(
             {"before": model, "after": write(removal)}, feeds, providers=providers, seconds=0.4
         )
         measured = times["before"] / times["after"]
-        found = Found(removal, measured, measured >= speedup * _MARGIN)
+        found = SpeedSearchResult(removal, measured, measured >= speedup * _MARGIN)
         if fastest is None or measured > fastest.speedup:
             fastest = found
         if found.reached:

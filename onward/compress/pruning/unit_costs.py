@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.pruning.axes import Array, Axis, Positions, rank
-from onward.compress.pruning.units import Group
+from onward.compress.pruning.units import UnitGroup
 from onward.graph.costs.node_costs import fix_inputs, model_costs, node_cost
 from onward.graph.scopes import walk
 from onward.graph.shapes.declared import infer_from_inputs
@@ -51,7 +51,7 @@ class UnitCosts:
             for product in self._products
         )
 
-    def of_units(self, groups: Sequence[Group]) -> dict[str, float]:
+    def of_units(self, groups: Sequence[UnitGroup]) -> dict[str, float]:
         """The multiplications that one unit of each group costs while all others are there."""
         each = np.zeros(self._count)
         for product in self._products:

@@ -11,7 +11,7 @@ from onward.compress.pruning.axes import Array, Positions
 from onward.compress.pruning.pruning_task import PruningTask
 from onward.compress.pruning.removal import Removal, remove_units, removed_labels
 from onward.compress.pruning.unit_costs import UnitCosts, count_macs
-from onward.compress.pruning.units import Group, find_groups, find_positions
+from onward.compress.pruning.units import UnitGroup, find_groups, find_positions
 from onward.compress.report import Change
 from onward.errors import OptionError
 from onward.losses.loss import Loss
@@ -28,7 +28,7 @@ class UnitCut:
         everything = find_groups(model, self._positions)
         self._groups = sizes.select(everything, only, protect)
         self._importance: dict[str, Array] = {}
-        self._moments: dict[str, activations.Moments] = {}
+        self._moments: dict[str, activations.ActivationMoments] = {}
         self.notes: list[str] = []
         if self._groups:
             return
@@ -168,7 +168,7 @@ class UnitCut:
         ]
 
 
-def _operator_of(model: ir.Model, group: Group) -> str:
+def _operator_of(model: ir.Model, group: UnitGroup) -> str:
     """The operator that reads a group's first weight."""
     for graph in model.graphs():
         value = graph.initializers.get(group.weights[0][0])

@@ -23,8 +23,8 @@ from onward.graph.shapes.fast import size_added_axes
 from onward.graph.shapes.node_inference import infer_outputs
 from onward.passes.deduplicate import share_initializers
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import FOLD_SHAPES, PREPARE
-from onward.passes.prune import drop_unused
 
 _NEWEST = 1 << 30
 _RECURRENT = ("LSTM", "GRU", "RNN")
@@ -33,7 +33,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
 @dataclass(frozen=True)
-class Group:
+class UnitGroup:
     """Units that are interchangeable: the same weights have a slice for each of them.
 
     Attributes:
@@ -194,7 +194,7 @@ def _pin_value(axes: Axes, value: ir.Value) -> None:
         axes.pin((value, place))
 
 
-def find_groups(model: ir.Model, positions: Positions | None = None) -> list[Group]:
+def find_groups(model: ir.Model, positions: Positions | None = None) -> list[UnitGroup]:
     """What can be removed from a prepared model, in the order of its weights."""
     positions = positions or find_positions(model)
     slices = _weight_slices(model, positions)
@@ -218,7 +218,7 @@ def find_groups(model: ir.Model, positions: Positions | None = None) -> list[Gro
         found = tuple(dict.fromkeys((str(slices[n][0].name), slices[n][1]) for n in numbers))
         width = numbers.count(numbers[0])
         kind = _kind([slices[n][0] for n in dict.fromkeys(numbers)], width)
-        groups.append(Group(name, kind, np.array(units), width, found))
+        groups.append(UnitGroup(name, kind, np.array(units), width, found))
     return [group for group in groups if group.count > 1]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from onward.compress.progress_steps import Progress
 from onward.compress.quantization.node_clusters import make_clusters
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.timing import time_in_turns
 from onward.graph.files import weight_bytes
 

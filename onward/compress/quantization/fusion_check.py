@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.errors import ProviderError
 from onward.graph.files import weight_bytes
 from onward.providers.options import SessionOptions

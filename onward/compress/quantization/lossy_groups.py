@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onward.compress.progress_steps import Progress
 from onward.compress.quality import Judge, Quality
 from onward.compress.quantization.node_clusters import Group, elements_of, make_groups
-from onward.compress.quantization.plan import NodeFormat, Plan, Quantizer
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan, Quantizer
 from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import weight_bytes
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 
 Group = tuple[str, ...]  # names of nodes that are undone together
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SimilarGroups:
     """Groups with the same operators, formats and sizes of weights."""
 
     text: str  # such as "MatMul (384, 1536)"
@@ -37,7 +37,7 @@ def make_groups(quantizer: Quantizer, plan: Plan, at_most: int) -> list[Group]:
     ]
 
 
-def make_clusters(quantizer: Quantizer, plan: Plan, at_most: int) -> list[Cluster]:
+def make_clusters(quantizer: Quantizer, plan: Plan, at_most: int) -> list[SimilarGroups]:
     """The groups of a plan by what they compute, the largest first; the rest is one cluster."""
     nodes = {str(node.name): node for node in _nodes(quantizer.model)}
     alike: dict[tuple[str, ...], list[Group]] = {}
@@ -45,14 +45,14 @@ def make_clusters(quantizer: Quantizer, plan: Plan, at_most: int) -> list[Cluste
         key = tuple(sorted(f"{_describe(nodes.get(name))} {plan[name]}" for name in group))
         alike.setdefault(key, []).append(tuple(group))
     clusters = [
-        Cluster(_text(groups[0], nodes), tuple(groups), _elements(groups, nodes))
+        SimilarGroups(_text(groups[0], nodes), tuple(groups), _elements(groups, nodes))
         for groups in alike.values()
     ]
     clusters.sort(key=lambda cluster: -cluster.elements)
     if len(clusters) > at_most:
         rest = clusters[at_most - 1 :]
         groups = tuple(group for cluster in rest for group in cluster.groups)
-        joined = Cluster("the smaller nodes", groups, sum(each.elements for each in rest))
+        joined = SimilarGroups("the smaller nodes", groups, sum(each.elements for each in rest))
         clusters = [*clusters[: at_most - 1], joined]
     return clusters
 

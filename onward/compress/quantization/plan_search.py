@@ -13,7 +13,7 @@ from onward.compress.quality import Quality
 from onward.compress.quantization.faster_kinds import choose_kinds
 from onward.compress.quantization.fusion_check import drop_unfused
 from onward.compress.quantization.lossy_groups import RatedPlan, undo_lossy
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.slow_groups import undo_slow
 from onward.compress.quantization.subject import Subject, size_of
@@ -35,7 +35,7 @@ Tuner = Callable[[ir.Model], "Learned"]  # a quantized model to one with learned
 
 
 @dataclass(frozen=True)
-class Found:
+class PlanSearchResult:
     """The outcome of a search.
 
     Attributes:
@@ -80,7 +80,7 @@ def search_plan(
     settings: QuantizeSettings,
     tune: Tuner | None,
     progress: Progress,
-) -> Found:
+) -> PlanSearchResult:
     """The best plan of a quantizer.
 
     What the engine does not fuse and what is slower is undone first; then the rounding of the whole
@@ -89,7 +89,7 @@ def search_plan(
     plan, undone = quantizer.plan, dict[str, str]()
     if not plan or subject.is_large:
         model = quantizer.write(plan)
-        return Found(plan, model, size_of(model))
+        return PlanSearchResult(plan, model, size_of(model))
     subject.judge  # noqa: B018  a metric that fails should do so before the search
     if settings.is_for_size:
         model = quantizer.write(plan)
@@ -102,7 +102,7 @@ def search_plan(
         faster = undo_slow(quantizer, plan, subject.feeds, subject.providers, undone, progress)
         plan, model = (plan, model) if faster == plan else (faster, quantizer.write(faster))
     if not plan:
-        return Found(plan, model, size_of(model), undone=undone)
+        return PlanSearchResult(plan, model, size_of(model), undone=undone)
     progress("comparing outputs with float", 0, None)
     full = RatedPlan(plan, model, subject.judge.rate(model))
     whole, notes, tuned = full, tuple[str, ...](), False
@@ -119,7 +119,7 @@ def search_plan(
         tuned = found is not full and kept > 0
     if found.plan:
         progress("timing the result against float", 0, None)
-        result = Found(
+        result = PlanSearchResult(
             found.plan,
             found.model,
             size_of(found.model),
@@ -176,11 +176,15 @@ def _name_lost_rounding(is_before: bool, kept: int, total: int, drop: float) -> 
     )
 
 
-def _best_over_budget(subject: Subject, full: RatedPlan, undone: dict[str, str]) -> Found:
+def _best_over_budget(
+    subject: Subject, full: RatedPlan, undone: dict[str, str]
+) -> PlanSearchResult:
     """The whole plan, which loses too much, where undoing enough of it leaves no gain."""
     seconds = time_against_float(subject, full.model) if full.plan else None
     size = size_of(full.model)
-    return Found(full.plan, full.model, size, full.quality, seconds, undone, is_within=False)
+    return PlanSearchResult(
+        full.plan, full.model, size, full.quality, seconds, undone, is_within=False
+    )
 
 
 def time_against_float(subject: Subject, model: ir.Model) -> tuple[float, float]:

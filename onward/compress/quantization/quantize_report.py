@@ -9,8 +9,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onward.compress.quality import Quality
-from onward.compress.quantization.plan import Plan, Quantizer
-from onward.compress.quantization.plan_search import SLOWEST, Found
+from onward.compress.quantization.plan_search import SLOWEST, PlanSearchResult
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Change, Measured, Report
@@ -21,7 +21,7 @@ _SAME = Quality(similarity=1.0, error=0.0)
 
 
 def make_report(
-    subject: Subject, settings: QuantizeSettings, quantizer: Quantizer, found: Found
+    subject: Subject, settings: QuantizeSettings, quantizer: Quantizer, found: PlanSearchResult
 ) -> Report:
     """The report of what was found: the model, or the original if it did not help."""
     helped = found.helps(subject, settings)
@@ -58,7 +58,7 @@ def report_nothing(
 ) -> Report:
     """The report of a model with nothing to quantize."""
     figures = Measured(file_bytes=subject.bytes)
-    empty = Found({}, subject.model, subject.bytes)
+    empty = PlanSearchResult({}, subject.model, subject.bytes)
     return Report(
         task="quantize",
         model=subject.copy(),
@@ -78,7 +78,9 @@ def _notes_of(quantizer: Quantizer, plan: Plan) -> Sequence[str]:
     return found
 
 
-def _details(subject: Subject, settings: QuantizeSettings, found: Found) -> dict[str, object]:
+def _details(
+    subject: Subject, settings: QuantizeSettings, found: PlanSearchResult
+) -> dict[str, object]:
     return {
         "format": settings.to,
         "provider": subject.provider,
@@ -90,7 +92,7 @@ def _details(subject: Subject, settings: QuantizeSettings, found: Found) -> dict
     }
 
 
-def _changes(quantizer: Quantizer, found: Found) -> Iterator[Change]:
+def _changes(quantizer: Quantizer, found: PlanSearchResult) -> Iterator[Change]:
     """Each node with a format or a reason, in the order of the graph."""
     reasons = {**quantizer.refused, **found.undone}
     for node in ir.traversal.RecursiveGraphIterator(quantizer.model.graph):
@@ -103,7 +105,7 @@ def _changes(quantizer: Quantizer, found: Found) -> Iterator[Change]:
 
 
 def _notes(
-    subject: Subject, settings: QuantizeSettings, found: Found, helped: bool
+    subject: Subject, settings: QuantizeSettings, found: PlanSearchResult, helped: bool
 ) -> Iterator[str]:
     """Sentences about the outcome; the first one says whether it helped."""
     engine = short_name(subject.provider)
@@ -136,7 +138,9 @@ def _notes(
         yield f"speed and quality were not measured: the model has {show_bytes(subject.bytes)}"
 
 
-def _why_not(subject: Subject, settings: QuantizeSettings, found: Found, engine: str) -> str:
+def _why_not(
+    subject: Subject, settings: QuantizeSettings, found: PlanSearchResult, engine: str
+) -> str:
     if not found.plan:
         reasons = Counter(found.undone.values()).most_common(1)
         return f"no node is better as {settings.to} on {engine}" + (

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
-from onward.compress.quantization.plan import Quantizer
 from onward.compress.quantization.plan_search import Tuner
+from onward.compress.quantization.quantization_plan import Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from onward.compress.distillation import answers
+    from onward.compress.distillation import teacher_outputs
     from onward.compress.learned_rounding import quantized_weights, tune_rounding
     from onward.compress.learned_rounding.tune_rounding import Learned
     from onward.compress.quantization.half import quantizer as half
     from onward.compress.quantization.int8 import quantizer as int8
     from onward.compress.quantization.weights import quantizer as weights
 else:
-    answers = LazyModule("onward.compress.distillation.answers")
+    teacher_outputs = LazyModule("onward.compress.distillation.teacher_outputs")
     quantized_weights = LazyModule("onward.compress.learned_rounding.quantized_weights")
     tune_rounding = LazyModule("onward.compress.learned_rounding.tune_rounding")
     half = LazyModule("onward.compress.quantization.half.quantizer")
@@ -68,7 +68,9 @@ def make_tuner(subject: Subject, settings: QuantizeSettings, progress: Progress)
             return tune_rounding.Learned(model, False, _NOTHING_TO_TUNE)
         tune = chosen
         if chosen.folder is not None:  # a plan depends on timings, and each has its own state
-            tune = replace(chosen, folder=Path(chosen.folder) / answers.model_digest(model)[:16])
+            tune = replace(
+                chosen, folder=Path(chosen.folder) / teacher_outputs.model_digest(model)[:16]
+            )
         return tune_rounding.learn_rounding(
             subject.copy(), model, subject.calibration, tune, progress=progress
         )

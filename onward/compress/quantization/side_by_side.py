@@ -31,7 +31,7 @@ QuantizeOne = Callable[[Subject, QuantizeSettings, Progress], Report]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class FormatCandidate:
     """A model in one format on one provider, measured together with the others.
 
     Attributes:
@@ -92,7 +92,7 @@ def _measure(
     settings: QuantizeSettings,
     models: Mapping[tuple[str, str], ir.Model],
     progress: Progress,
-) -> Iterator[Candidate]:
+) -> Iterator[FormatCandidate]:
     """Time all models in turns, each on its provider, and rate them."""
     progress("timing all candidates side by side", 0, None)
     names = {f"{form} {provider}": (form, provider) for form, provider in models}
@@ -107,10 +107,10 @@ def _measure(
         quality = judge.rate(models[form, provider])
         within = form == "float32" or judge.is_within(quality, settings.drop)
         size = subject.bytes if form == "float32" else size_of(models[form, provider])
-        yield Candidate(form, provider, size, times[name], quality, within)
+        yield FormatCandidate(form, provider, size, times[name], quality, within)
 
 
-def _mark_trades(candidates: Iterator[Candidate]) -> Iterator[Candidate]:
+def _mark_trades(candidates: Iterator[FormatCandidate]) -> Iterator[FormatCandidate]:
     """The candidates, marked where no other one is better in one respect and no worse in all."""
     everyone = list(candidates)
     figures = [(each.file_bytes, each.seconds, each.quality.error) for each in everyone]
@@ -121,7 +121,7 @@ def _mark_trades(candidates: Iterator[Candidate]) -> Iterator[Candidate]:
         yield replace(each, is_best_trade=not beaten)
 
 
-def choose_best(candidates: Sequence[Candidate]) -> Candidate:
+def choose_best(candidates: Sequence[FormatCandidate]) -> FormatCandidate:
     """The fastest within the budget; of those that are about as fast, the smallest."""
     allowed = [each for each in candidates if each.is_within]
     fastest = min(each.seconds for each in allowed)
@@ -131,7 +131,7 @@ def choose_best(candidates: Sequence[Candidate]) -> Candidate:
 
 def _report(
     subject: Subject,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[FormatCandidate],
     models: Mapping[tuple[str, str], ir.Model],
     reports: Mapping[tuple[str, str], Report],
     failed: Sequence[str],
@@ -167,7 +167,7 @@ def _report(
     )
 
 
-def subject_figures(subject: Subject, candidate: Candidate) -> Measured:
+def subject_figures(subject: Subject, candidate: FormatCandidate) -> Measured:
     """A candidate's figures for a report."""
     memory = subject.memory if candidate.format == "float32" else None
     return Measured(
@@ -178,7 +178,7 @@ def subject_figures(subject: Subject, candidate: Candidate) -> Measured:
     )
 
 
-def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
+def candidate_lines(candidates: Sequence[FormatCandidate]) -> list[str]:
     """The candidates as a table of text, the fastest first; a star marks the best trades."""
     rows = [("format", "provider", "file", "latency", "error", "")]
     for each in sorted(candidates, key=lambda each: each.seconds):
@@ -198,7 +198,7 @@ def candidate_lines(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _storing(
-    chosen: Candidate, candidates: Sequence[Candidate], feeds: Mapping[str, Any]
+    chosen: FormatCandidate, candidates: Sequence[FormatCandidate], feeds: Mapping[str, Any]
 ) -> Callable[[Path], None]:
     """A function that stores, for a saved model, the provider that `providers="auto"` then runs."""
     same = [each for each in candidates if each.format == chosen.format]

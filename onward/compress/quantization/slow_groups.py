@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from onward.compress.progress_steps import Progress
 from onward.compress.quantization.node_clusters import (
-    Cluster,
+    SimilarGroups,
     elements_of,
     make_clusters,
     without,
 )
-from onward.compress.quantization.plan import Plan, Quantizer
+from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.timing import time_in_turns
 from onward.graph.files import weight_bytes
 
@@ -54,10 +54,10 @@ def undo_slow(
 def _find_slower(
     quantizer: Quantizer,
     plan: Plan,
-    clusters: Sequence[Cluster],
+    clusters: Sequence[SimilarGroups],
     feeds: Mapping[str, Any],
     providers: Sequence[str],
-) -> list[Cluster]:
+) -> list[SimilarGroups]:
     """The clusters whose removal makes the model faster, alone and all together."""
     full = quantizer.write(plan)
     total = max(elements_of(quantizer.model), 1)
@@ -79,10 +79,10 @@ def _find_slower(
 def _confirm(
     quantizer: Quantizer,
     plan: Plan,
-    slower: Sequence[Cluster],
+    slower: Sequence[SimilarGroups],
     feeds: Mapping[str, Any],
     providers: Sequence[str],
-) -> list[Cluster]:
+) -> list[SimilarGroups]:
     """As many of the clusters, the worst first, as are fastest to undo, measured again."""
     if not slower:
         return []

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration, Feeds
 from onward.compress.quality import Judge, OwnMetric, Quality
-from onward.compress.quantization.plan import Quantizer
+from onward.compress.quantization.quantization_plan import Quantizer
 from onward.compress.report import Measured
 from onward.errors import ProviderError
 from onward.graph.files import weight_bytes

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onward.checkpoints.folder import Checkpoints
-from onward.distributed.parameter_server.server_core import Pulled, ServerCore
+from onward.distributed.parameter_server.server_core import ParameterServerCore, Pulled
 from onward.distributed.parameter_server.server_requests import (
     Header,
     Tensors,
@@ -55,7 +55,7 @@ class ParameterServer:
     ) -> None:
         self.settings = ServerSettings() if settings is None else settings
         self._updates = SessionUpdates(_is_session("ParameterServer: session", session))
-        self._core = ServerCore(self._updates, self.settings, secrets.token_hex(8))
+        self._core = ParameterServerCore(self._updates, self.settings, secrets.token_hex(8))
         self._checkpoints, self._clock = checkpoints, clock
         self._changed = threading.Condition()
         self._saved = -1

@@ -1,4 +1,4 @@
-"""ServerCore: a parameter server as a state machine, without I/O, threads or a clock of its own.
+"""ParameterServerCore: a parameter server as a state machine, without I/O, threads or a clock of its own.
 
     join, leave       a worker comes, goes
     pull              the parameters, at a version; the worker now holds that version
@@ -90,7 +90,7 @@ class Pushed:
     repeated: bool = False  # whether this is the answer to an earlier try of the same push
 
 
-class ServerCore:
+class ParameterServerCore:
     """The state of a parameter server; every method is told the time.
 
     `history` names this life of the server: versions of another life may have other contents.

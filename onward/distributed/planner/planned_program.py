@@ -12,8 +12,8 @@ from onward.graph.files import load
 from onward.losses.loss import Loss
 from onward.message_text import suggest_names
 from onward.programs.build import build_program
-from onward.programs.options import TrainingOptions
 from onward.programs.program import Program
+from onward.programs.training_options import TrainingOptions
 from onward.runner.config import TrainConfig, make_config
 from onward.runner.plan.guess_loss import choose_loss
 from onward.runner.plan.learning import make_optimizer

@@ -17,7 +17,7 @@ from onward.graph.scopes import reads
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.measure.memory.budget import VIEWS
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.program import LOSS, Program
 from onward.programs.recompute import recompute_cheap_values
 

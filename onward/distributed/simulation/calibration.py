@@ -20,7 +20,7 @@ _POINTS = 9  # on each axis of a sweep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class StepMeasurement:
     """The measured time of a data-parallel step.
 
     Attributes:
@@ -40,7 +40,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class SimulationCalibration:
     """A link, and the compute of each pattern of buckets, that explain measured steps.
 
     Attributes:
@@ -73,7 +73,9 @@ class Calibration:
         return _predict(self, buckets, ranks)
 
 
-def calibrate(measurements: Sequence[Measurement], *, cores: int | None = None) -> Calibration:
+def calibrate(
+    measurements: Sequence[StepMeasurement], *, cores: int | None = None
+) -> SimulationCalibration:
     """Fit latency and bandwidth to steps of several processes, compute to steps of one.
 
     Each pattern of buckets needs a measurement of one process; the fit minimizes the squares of
@@ -87,8 +89,8 @@ def calibrate(measurements: Sequence[Measurement], *, cores: int | None = None) 
             "measure 1, 2 and 4 processes"
         )
 
-    def calibration(latency: float, bandwidth: float) -> Calibration:
-        return Calibration(
+    def calibration(latency: float, bandwidth: float) -> SimulationCalibration:
+        return SimulationCalibration(
             link=Link(latency=latency, bandwidth=bandwidth),
             compute={buckets: each.seconds for buckets, each in alone.items()},
             forward={buckets: each.forward for buckets, each in alone.items()},
@@ -105,7 +107,7 @@ def calibrate(measurements: Sequence[Measurement], *, cores: int | None = None) 
     return calibration(*_search(error))
 
 
-def _predict(fitted: Calibration, buckets: tuple[int, ...], ranks: int) -> StepTime:
+def _predict(fitted: SimulationCalibration, buckets: tuple[int, ...], ranks: int) -> StepTime:
     slower = 1.0 if fitted.cores is None else max(1.0, ranks / fitted.cores)
     link = Link(latency=fitted.link.latency * slower, bandwidth=fitted.link.bandwidth / slower)
     cluster = Cluster(inside=link, overlap=fitted.cores is None or ranks < fitted.cores)

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import Gradient, GradientTable, absent
 from onward.gradients.rules.recurrent_activations import Activation, activations
-from onward.gradients.rules.recurrent_layer import Direction, Layer, joined, scan
+from onward.gradients.rules.recurrent_layer import Direction, RecurrentLayer, joined, scan
 from onward.passes.value_facts import attribute
 
 gradient = GradientTable()
@@ -31,7 +31,7 @@ gradient = GradientTable()
 @absent
 def rnn(op: GradientOps, node: ir.Node, *dys: Gradient) -> Any:
     """h' = f(a), a = W x + R h + b: da = f'(a) dh', dh = R' da"""
-    layer = Layer(op, node, dys, states=1)
+    layer = RecurrentLayer(op, node, dys, states=1)
     return layer.gradients([_rnn(op, part) for part in layer.directions])
 
 
@@ -62,7 +62,7 @@ def _passed(op: GradientOps, dh: ir.Value, after: ir.Value, rest: Any) -> ir.Val
 @absent
 def gru(op: GradientOps, node: ir.Node, *dys: Gradient) -> Any:
     """h' = (1 - z) n + z h: dz = (h - n) dh', dn = (1 - z) dh', dh = z dh' + R' da"""
-    layer = Layer(op, node, dys, states=1)
+    layer = RecurrentLayer(op, node, dys, states=1)
     write = _gru_reset_after if attribute(node, "linear_before_reset") else _gru
     return layer.gradients([write(op, part) for part in layer.directions])
 
@@ -136,7 +136,7 @@ def lstm(op: GradientOps, node: ir.Node, *dys: Gradient) -> Any:
 
     i, f and o read c, c and c' too, through peepholes; f may be 1 - i (`input_forget`).
     """
-    layer = Layer(op, node, dys, states=2)
+    layer = RecurrentLayer(op, node, dys, states=2)
     return layer.gradients([_lstm(op, part) for part in layer.directions])
 
 

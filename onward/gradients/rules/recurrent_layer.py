@@ -13,7 +13,7 @@ from onward.gradients.rule import Gradient
 from onward.passes.value_facts import attribute, input_of
 
 
-class Layer:
+class RecurrentLayer:
     """A node's inputs and gradients by direction, with time as the first axis."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.graph.costs.flops import MICROSOFT, Call
+from onward.graph.costs.flops import MICROSOFT, NodeCall
 from onward.graph.operator_table import OpTable
 
 ATTENTION_FLOPS = OpTable()
@@ -16,7 +16,7 @@ def _attention(queries: int, results: int, heads_by_length: int, keys: int) -> f
 
 
 @ATTENTION_FLOPS("Attention", since=23)
-def _standard(call: Call) -> float:
+def _standard(call: NodeCall) -> float:
     """q (batch, heads, length, size) or (batch, length, heads * size), and the past before k."""
     q, k = call.input(0), call.input(1)
     heads = q.dims[1] if len(q.dims) == 4 else call.number("q_num_heads", 1)
@@ -25,7 +25,7 @@ def _standard(call: Call) -> float:
 
 
 @ATTENTION_FLOPS("MultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
-def _multi_head(call: Call) -> float:
+def _multi_head(call: NodeCall) -> float:
     """q (batch, length, heads * size), or q, k and v packed (batch, length, heads, 3, size)."""
     q, heads, result = call.input(0), call.number("num_heads", 1), call.out
     batch, length = q.dims[:2]
@@ -41,7 +41,7 @@ def _multi_head(call: Call) -> float:
 
 
 @ATTENTION_FLOPS("GroupQueryAttention", domain=MICROSOFT)
-def _group_query(call: Call) -> float:
+def _group_query(call: NodeCall) -> float:
     """Each query head reads every key so far; the keys are shared, the arithmetic is not."""
     heads, result = call.number("num_heads", 1), call.out
     batch, length = call.input(0).dims[:2]
@@ -54,7 +54,7 @@ def _group_query(call: Call) -> float:
 
 
 @ATTENTION_FLOPS("Attention", "QAttention", domain=MICROSOFT)
-def _projected(call: Call) -> float:
+def _projected(call: NodeCall) -> float:
     """x (batch, length, size) times w for q, k and v together; then attention."""
     x, w, result = call.input(0), call.input(1), call.out
     batch, length = x.dims[:2]

@@ -52,7 +52,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeCall:
     """One node with the tensors that it reads and writes."""
 
     node: ir.Node
@@ -114,7 +114,7 @@ _EACH_MICROSOFT = {
 COUNTED_BY_SHAPE = VARIADIC.union(*map(named, _EACH.values()))
 
 
-def _each(count: int) -> Callable[[Call], float]:
+def _each(count: int) -> Callable[[NodeCall], float]:
     return lambda call: count * call.out.size
 
 
@@ -125,7 +125,7 @@ for _count, _names in _EACH_MICROSOFT.items():
 
 
 @FLOPS(*VARIADIC)
-def _variadic(call: Call) -> float:
+def _variadic(call: NodeCall) -> float:
     inputs = sum(tensor is not None for tensor in call.inputs)
     return call.out.size * (inputs - 1 + (call.node.op_type == "Mean"))
 
@@ -133,30 +133,30 @@ def _variadic(call: Call) -> float:
 # -- matrix products ---------------------------------------------------------------------------
 
 
-def _product(call: Call, depth: int) -> float:
+def _product(call: NodeCall, depth: int) -> float:
     return 2 * call.out.size * depth
 
 
 @FLOPS("MatMul", "MatMulInteger", "QLinearMatMul")
 @FLOPS("QLinearMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MICROSOFT)
-def _matmul(call: Call) -> float:
+def _matmul(call: NodeCall) -> float:
     return _product(call, call.input(0).dims[-1])
 
 
 @FLOPS("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT)
-def _fused_matmul(call: Call) -> float:
+def _fused_matmul(call: NodeCall) -> float:
     dims = call.input(0).dims
     return _product(call, dims[-2] if call.number("transA") and len(dims) > 1 else dims[-1])
 
 
 @FLOPS("MatMulNBits", "MatMulBnb4", "MatMulFpQ4", domain=MICROSOFT)
-def _matmul_bits(call: Call) -> float:
+def _matmul_bits(call: NodeCall) -> float:
     return _product(call, call.number("K") or call.input(0).dims[-1])
 
 
 @FLOPS("Gemm")
 @FLOPS("FusedGemm", "GemmFloat8", domain=MICROSOFT)
-def _gemm(call: Call) -> float:
+def _gemm(call: NodeCall) -> float:
     dims = call.input(0).dims
     activation = call.out.size * bool(call.text("activation"))
     product = _product(call, dims[0] if call.number("transA") else dims[1])
@@ -164,12 +164,12 @@ def _gemm(call: Call) -> float:
 
 
 @FLOPS("QGemm", domain=MICROSOFT)
-def _qgemm(call: Call) -> float:
+def _qgemm(call: NodeCall) -> float:
     return _product(call, call.input(0).dims[0 if call.number("transA") else 1])
 
 
 @FLOPS("Einsum")
-def _einsum(call: Call) -> float:
+def _einsum(call: NodeCall) -> float:
     """Every product of the operands, added up where an index is summed over."""
     left, _, right = call.text("equation").replace(" ", "").partition("->")
     terms = left.split(",")
@@ -194,7 +194,7 @@ _WEIGHT = {"QLinearConv": 3}  # where the weight is, if not second
 @FLOPS("FusedConv", "NhwcConv", "NhwcFusedConv", "QLinearConv", domain=MICROSOFT)
 @FLOPS("Conv", domain="com.microsoft.nchwc")
 @FLOPS("Conv", "QLinearConv", domain="com.ms.internal.nhwc")
-def _conv(call: Call) -> float:
+def _conv(call: NodeCall) -> float:
     """Each result is a product with its group's filter: channels / group x kernel."""
     quantised = call.node.op_type == "QLinearConv"
     weight = call.input(_WEIGHT.get(call.node.op_type, 1))
@@ -207,14 +207,14 @@ def _conv(call: Call) -> float:
 
 @FLOPS("ConvTranspose")
 @FLOPS("ConvTransposeWithDynamicPads", domain=MICROSOFT)
-def _conv_transpose(call: Call) -> float:
+def _conv_transpose(call: NodeCall) -> float:
     """Each element goes, multiplied, to the outputs of its group x kernel."""
     product = 2 * call.input(0).size * math.prod(call.input(1).dims[1:])
     return product + call.out.size * call.has(2)
 
 
 @FLOPS("DeformConv")
-def _deform_conv(call: Call) -> float:
+def _deform_conv(call: NodeCall) -> float:
     weight = call.input(1).dims
     batch, places = call.out.dims[0], math.prod(call.out.dims[2:])
     samples = batch * call.input(0).dims[1] * math.prod(weight[2:]) * places
@@ -229,7 +229,7 @@ def _deform_conv(call: Call) -> float:
 @FLOPS("MaxPool", "AveragePool", domain="com.microsoft.nchwc")
 @FLOPS("MaxPool", "AveragePool", domain="com.ms.internal.nhwc")
 @FLOPS("QLinearAveragePool", "NhwcMaxPool", domain=MICROSOFT)
-def _pool(call: Call) -> float:
+def _pool(call: NodeCall) -> float:
     window = math.prod(call.ints("kernel_shape"))
     return call.out.size * window * (3 if call.node.op_type == "LpPool" else 1)
 
@@ -238,7 +238,7 @@ def _pool(call: Call) -> float:
 @FLOPS("GlobalAveragePool", "GlobalMaxPool", domain="com.microsoft.nchwc")
 @FLOPS("GlobalAveragePool", "GlobalMaxPool", domain="com.ms.internal.nhwc")
 @FLOPS("QLinearGlobalAveragePool", domain=MICROSOFT)
-def _global_pool(call: Call) -> float:
+def _global_pool(call: NodeCall) -> float:
     return call.input(0).size * (3 if "Lp" in call.node.op_type else 1)
 
 
@@ -246,12 +246,12 @@ _REDUCED = {"ReduceL2": 2, "ReduceSumSquare": 2, "ReduceLogSum": 1, "ReduceLogSu
 
 
 @FLOPS(*REDUCTIONS, "ArgMax", "ArgMin", "NonZero")
-def _reduce(call: Call) -> float:
+def _reduce(call: NodeCall) -> float:
     return call.input(0).size * _REDUCED.get(call.node.op_type, 1)
 
 
 @FLOPS("TopK")
-def _top_k(call: Call) -> float:
+def _top_k(call: NodeCall) -> float:
     """A heap of k: one comparison a level for each element."""
     axis = call.number("axis", -1)
     k = max(2, call.out.dims[axis])
@@ -262,7 +262,7 @@ def _top_k(call: Call) -> float:
 
 
 @FLOPS("BatchNormalization")
-def _batch_norm(call: Call) -> float:
+def _batch_norm(call: NodeCall) -> float:
     """Running: one multiply-add. Training: mean, variance and both."""
     return call.input(0).size * (7 if call.number("training_mode") else 2)
 
@@ -272,7 +272,7 @@ def _batch_norm(call: Call) -> float:
 @FLOPS("SimplifiedLayerNormalization")
 @FLOPS("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)
 @FLOPS("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
-def _norm(call: Call) -> float:
+def _norm(call: NodeCall) -> float:
     """Mean 1, deviation 1, variance 2, scaled 1, weight 1, bias 1; the skip's own additions."""
     name = call.node.op_type
     each = 5 if "RMS" in name or "Simplified" in name else 3 if name == "LpNormalization" else 7
@@ -284,7 +284,7 @@ def _norm(call: Call) -> float:
 
 
 @FLOPS("EmbedLayerNormalization", domain=MICROSOFT)
-def _embed_norm(call: Call) -> float:
+def _embed_norm(call: NodeCall) -> float:
     return call.out.size * 9
 
 
@@ -295,7 +295,7 @@ _GATES = {"LSTM": 16, "GRU": 14, "RNN": 3}  # elementwise FLOPs of one hidden un
 
 @FLOPS(*RECURRENT)
 @FLOPS("DynamicQuantizeLSTM", domain=MICROSOFT)
-def _recurrent(call: Call) -> float:
+def _recurrent(call: NodeCall) -> float:
     """Each step multiplies its input by w and its state by r, in every direction."""
     time, batch = call.input(0).dims[:2]
     weights, states = call.input(1), call.input(2)
@@ -308,7 +308,7 @@ def _recurrent(call: Call) -> float:
 
 
 @FLOPS("Resize", "Upsample")
-def _resize(call: Call) -> float:
+def _resize(call: NodeCall) -> float:
     """Axis by axis: two neighbours (linear) or four (cubic), a multiply-add each."""
     mode = call.text("mode", "nearest")
     taps = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}.get(mode, 0)
@@ -317,14 +317,14 @@ def _resize(call: Call) -> float:
 
 
 @FLOPS("GridSample", "AffineGrid", "RoiAlign", "MaxRoiPool")
-def _sample(call: Call) -> float:
+def _sample(call: NodeCall) -> float:
     if call.node.op_type == "GridSample" and call.text("mode", "linear") == "nearest":
         return 0
     return call.out.size * 8
 
 
 @FLOPS("DFT", "STFT")
-def _transform(call: Call) -> float:
+def _transform(call: NodeCall) -> float:
     """5 n log2 n for each transform of n."""
     dims = call.out.dims
     n = max(2, dims[-2]) if len(dims) > 1 else 2
@@ -332,16 +332,16 @@ def _transform(call: Call) -> float:
 
 
 @FLOPS("Det")
-def _det(call: Call) -> float:
+def _det(call: NodeCall) -> float:
     n = call.input(0).dims[-1]
     return call.input(0).size * n * 2 / 3
 
 
 @FLOPS("DynamicQuantizeLinear")
-def _dynamic_quantize(call: Call) -> float:
+def _dynamic_quantize(call: NodeCall) -> float:
     return call.input(0).size * 5
 
 
 @FLOPS("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-def _loss(call: Call) -> float:
+def _loss(call: NodeCall) -> float:
     return call.input(0).size * 5 if call.node.op_type.startswith("Softmax") else call.input(1).size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onward.graph.costs.flops import Call
+from onward.graph.costs.flops import NodeCall
 from onward.graph.operator_table import OpTable
 from onward.graph.shapes.ml_operators import DOMAIN
 
@@ -21,7 +21,7 @@ _KERNELS = {
 _TRANSFORMS = {"NONE": 0, "LOGISTIC": 4, "SOFTMAX": 5, "SOFTMAX_ZERO": 6, "PROBIT": 12}
 
 
-def _each(count: int) -> Callable[[Call], float]:
+def _each(count: int) -> Callable[[NodeCall], float]:
     return lambda call: count * call.out.size
 
 
@@ -30,30 +30,30 @@ for _count, _names in _EACH.items():
 ML_FLOPS(*_MOVING.split(), domain=DOMAIN)(lambda call: 0)
 
 
-def _rows(call: Call) -> int:
+def _rows(call: NodeCall) -> int:
     dims = call.input(0).dims
     return dims[0] if len(dims) > 1 else 1
 
 
-def _numbers(call: Call, name: str) -> int:
+def _numbers(call: NodeCall, name: str) -> int:
     attribute = call.node.attributes.get(name)
     return 0 if attribute is None else len(attribute.value)
 
 
-def _transform(call: Call) -> float:
+def _transform(call: NodeCall) -> float:
     scores = next(tensor for tensor in reversed(call.outputs) if tensor is not None)
     return _TRANSFORMS.get(call.text("post_transform", "NONE"), 0) * scores.size
 
 
 @ML_FLOPS("LinearClassifier", "LinearRegressor", domain=DOMAIN)
-def _linear(call: Call) -> float:
+def _linear(call: NodeCall) -> float:
     """x w' + b"""
     each = 2 * _numbers(call, "coefficients") + _numbers(call, "intercepts")
     return _rows(call) * each + _transform(call)
 
 
 @ML_FLOPS("SVMClassifier", "SVMRegressor", domain=DOMAIN)
-def _support_vectors(call: Call) -> float:
+def _support_vectors(call: NodeCall) -> float:
     """Each row with each support vector, and the sums of those for each score."""
     held = _numbers(call, "support_vectors")
     counts = call.node.attributes.get_ints("vectors_per_class") or [call.number("n_supports")]
@@ -64,7 +64,7 @@ def _support_vectors(call: Call) -> float:
 
 
 @ML_FLOPS("TreeEnsembleClassifier", "TreeEnsembleRegressor", domain=DOMAIN)
-def _trees(call: Call) -> float:
+def _trees(call: NodeCall) -> float:
     """A comparison for each level of each tree, at its deepest, and a sum of leaves."""
     attributes = call.node.attributes
     trees = [*(attributes.get_ints("nodes_treeids") or ())]

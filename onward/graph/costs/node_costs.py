@@ -15,7 +15,7 @@ from onnx_ir.passes.common import InlinePass
 
 from onward.graph.costs.attention_flops import ATTENTION_FLOPS
 from onward.graph.costs.flops import FLOPS as ARITHMETIC
-from onward.graph.costs.flops import Call, Tensor, UnknownShape
+from onward.graph.costs.flops import NodeCall, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
 from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
 from onward.graph.scopes import COMPOSITES, bodies
@@ -209,7 +209,7 @@ def node_cost(node: ir.Node, shapes: Shapes = declared) -> Cost:
     inner = bodies(node)
     if inner:
         return _control(node, inner, shapes)
-    call = Call(
+    call = NodeCall(
         node,
         tuple(None if value is None else shapes(value) for value in node.inputs),
         tuple(shapes(value) if value.name else None for value in node.outputs),
@@ -220,7 +220,7 @@ def node_cost(node: ir.Node, shapes: Shapes = declared) -> Cost:
         return Cost(basis="unknown")
 
 
-def call_cost(call: Call) -> Cost:
+def call_cost(call: NodeCall) -> Cost:
     """What a node costs on these tensors; raises UnknownShape if a shape is missing."""
     node = call.node
     if is_view(node):

@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class PackedBlock:
     """A tensor or the graph in a packed file.
 
     Attributes:
@@ -103,8 +103,8 @@ class PackedFile:
             if size > _LONGEST_INDEX:
                 raise ChunkError(f"it would have {size:,} bytes")
             index = json.loads(inflate(stored[8:], size))
-            self.tensors = [Block(**each) for each in index["tensors"]]
-            self.graph = Block(**index["graph"])
+            self.tensors = [PackedBlock(**each) for each in index["tensors"]]
+            self.graph = PackedBlock(**index["graph"])
             self.uses = [Use(**each) for each in index["uses"]]
             self.files: dict[str, int] = dict(index["files"])  # sizes of external data
             blocks = [*self.tensors, self.graph]
@@ -138,7 +138,7 @@ class PackedFile:
         except ChunkError as error:
             raise self._damaged(f"{what}: {error}") from None
 
-    def _checked(self, block: Block, what: str) -> memoryview:
+    def _checked(self, block: PackedBlock, what: str) -> memoryview:
         stored = self._data[block.begin : block.begin + block.length]
         if zlib.crc32(stored) != block.crc32:
             raise self._damaged(f"the checksum of {what} differs")

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onward.errors import OnwardError
-from onward.graph.costs.flops import COUNTED_BY_SHAPE, Call, Tensor, UnknownShape
+from onward.graph.costs.flops import COUNTED_BY_SHAPE, NodeCall, Tensor, UnknownShape
 from onward.graph.costs.node_costs import Cost, call_cost, declared, is_view, node_cost
 from onward.graph.files import load
 from onward.graph.scopes import bodies, reads
@@ -72,7 +72,7 @@ class Graphs:
         self._store_shapes(node, record)
         outputs = tuple(self._tensor(value) if value.name else None for value in node.outputs)
         try:
-            return call_cost(Call(node, inputs, outputs))
+            return call_cost(NodeCall(node, inputs, outputs))
         except (UnknownShape, IndexError, ValueError):
             return _from_record(record)
 
@@ -176,7 +176,7 @@ def _from_record(record: Record) -> Cost:
     """The cost by the record's own shapes: without weights and attributes."""
     node = ir.Node("", record.operator, (), num_outputs=len(record.outputs))
     try:
-        cost = call_cost(Call(node, record.inputs, record.outputs))
+        cost = call_cost(NodeCall(node, record.inputs, record.outputs))
     except (UnknownShape, IndexError, ValueError):
         return Cost(basis="unknown")
     return cost if record.operator in COUNTED_BY_SHAPE else cost + Cost(basis="estimate")

@@ -45,7 +45,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Run:
+class TracedRun:
     """One run of the model: when, how long, and how much of it the engines were executing."""
 
     start: float
@@ -58,7 +58,7 @@ class Trace:
     """All records of a session, and its runs."""
 
     records: list[Record]
-    runs: list[Run]
+    runs: list[TracedRun]
 
     def between(self, first: int, last: int) -> Trace:
         """The iterations from `first` up to, not including, `last`, numbered from 0."""
@@ -140,14 +140,14 @@ def _holds(outer: Event, inner: Event) -> bool:
     return bool(outer["tid"] == inner["tid"] and inner["ts"] < outer["ts"] + outer["dur"])
 
 
-def _run(event: Event, spans: Iterable[tuple[float, float]]) -> Run:
+def _run(event: Event, spans: Iterable[tuple[float, float]]) -> TracedRun:
     start, end = _seconds(event["ts"]), _seconds(event["ts"] + event["dur"])
     inside = sorted((max(a, start), min(b, end)) for a, b in spans if a < end and b > start)
     executing, reached = 0.0, start
     for a, b in inside:
         executing += max(0.0, b - max(a, reached))
         reached = max(reached, b)
-    return Run(start, end - start, executing)
+    return TracedRun(start, end - start, executing)
 
 
 def _tensors(described: Iterable[dict[str, list[int]]]) -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from onward.errors import OptionError, ProviderError
-from onward.measure.tuning.trials import CallTimes, Candidate, Opening
+from onward.measure.tuning.trials import CallTimes, Candidate, FirstRun
 from onward.measure.tuning.tuning_options import TuningOptions
 from onward.measure.tuning.tuning_result import Row
 from onward.providers.choose import INDUCTOR, TORCH
@@ -32,7 +32,7 @@ class RacingTrial(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def open(self, timeout: float) -> Opening: ...
+    def open(self, timeout: float) -> FirstRun: ...
 
     def measure(self, seconds: float, *, timeout: float) -> CallTimes: ...
 

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class EngineTolerance:
     """How much two engines may differ."""
 
     loss: float  # of the loss
@@ -35,9 +35,9 @@ class Tolerance:
 
 
 TOLERANCES = {
-    "f32": Tolerance(loss=2e-4, gradient=1e-3, change=5e-2),
-    "bf16": Tolerance(loss=5e-2, gradient=5e-2, change=0.5),
-    "f16": Tolerance(loss=5e-2, gradient=5e-2, change=0.5),
+    "f32": EngineTolerance(loss=2e-4, gradient=1e-3, change=5e-2),
+    "bf16": EngineTolerance(loss=5e-2, gradient=5e-2, change=0.5),
+    "f16": EngineTolerance(loss=5e-2, gradient=5e-2, change=0.5),
 }
 _NOISE = 1e-5  # of the largest gradient of all: what sums that cancel out leave
 _ROUNDING = 1e-6  # of a parameter, and of a loss
@@ -72,7 +72,7 @@ class StepResults:
         )
 
 
-def check_agreement(ours: StepResults, expected: StepResults, tolerance: Tolerance) -> None:
+def check_agreement(ours: StepResults, expected: StepResults, tolerance: EngineTolerance) -> None:
     """Refuse an engine whose losses, gradients, changes or statistics differ."""
     losses = expected.losses
     _check("the loss", ours.losses, losses, tolerance.loss * np.abs(losses) + _ROUNDING)

@@ -44,7 +44,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Opening:
+class FirstRun:
     """The result of the first run."""
 
     seconds: float  # from an empty process to the first result
@@ -97,7 +97,7 @@ class Trial:
         self._feeds = feeds
         self._worker: Worker | None = None
 
-    def open(self, timeout: float = 600.0) -> Opening:
+    def open(self, timeout: float = 600.0) -> FirstRun:
         """Start the child, open the model there and run it once."""
         for name, feed in self._feeds.items():
             if not isinstance(feed, (np.ndarray, np.generic)):
@@ -109,7 +109,7 @@ class Trial:
             {**self._request, "feeds": packed}, buffers, doing="opened the model", timeout=timeout
         )
         outputs = [messages.unpack(result, data) for result in reply["outputs"]]
-        return Opening(reply["seconds"], outputs)
+        return FirstRun(reply["seconds"], outputs)
 
     def measure(self, seconds: float, *, most: int = 10_000, timeout: float = 600.0) -> CallTimes:
         """Call repeatedly for about so many seconds, three times at least."""

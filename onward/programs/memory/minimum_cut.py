@@ -10,10 +10,10 @@ INFINITE = 1 << 62  # the capacity of an edge that is never cut
 
 
 @final
-class Network:
+class FlowNetwork:
     """A directed network with capacities in whole numbers.
 
-    >>> network = Network()
+    >>> network = FlowNetwork()
     >>> for edge in [("s", "a", 3), ("a", "b", 2), ("b", "t", INFINITE)]:
     ...     network.add(*edge)
     >>> sorted(network.far_side("s", "t"))

@@ -11,7 +11,7 @@ from onward.errors import OptionError
 from onward.formatting import show_bytes
 from onward.graph.operators import PRODUCTS, RECURRENT, named
 from onward.message_text import suggest_names
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 from onward.programs.memory.forward_backward import (
     ForwardBackward,
@@ -21,7 +21,7 @@ from onward.programs.memory.forward_backward import (
     storages,
 )
 from onward.programs.memory.memory_options import EVERYTHING, Memory
-from onward.programs.memory.recompute_budget import BudgetSearch, Choice
+from onward.programs.memory.recompute_budget import BudgetSearch, RecomputeChoice
 from onward.programs.memory.repeat_nodes import repeat_nodes
 from onward.programs.memory.saved_values import SavedValueSearch
 from onward.programs.memory.stash_values import stash_values
@@ -60,7 +60,7 @@ def optimize_memory(
 
 def choose_saved(
     parts: ForwardBackward, sizes: TrainSizes, gradients: Collection[str], memory: Memory
-) -> Choice | None:
+) -> RecomputeChoice | None:
     """What to save for the backward pass; None: everything that it reads."""
     planned = _planned(parts, memory.plan)
     level = memory.highest_level

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onward.programs.memory.layers import Boundary, cut_into_layers
+from onward.programs.memory.layer_cuts import Boundary, cut_into_layers
 from onward.programs.memory.saved_values import SavedValueSearch
 from onward.programs.memory.schedule import make_schedule, peak_of
 
@@ -20,7 +20,7 @@ _LATER = 0.25  # how much more a byte of the last layer costs: it waits for a sh
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecomputeChoice:
     """Storages to save, and what that costs."""
 
     saved: frozenset[ir.Value] = field(repr=False)
@@ -43,22 +43,22 @@ class BudgetSearch:
     def __init__(self, search: SavedValueSearch, elsewhere: Collection[str]) -> None:
         self._search, self._elsewhere = search, elsewhere
         self._parts, self._sizes = search.parts, search.sizes
-        self._choices: dict[frozenset[ir.Value], Choice] = {}
+        self._choices: dict[frozenset[ir.Value], RecomputeChoice] = {}
 
-    def nothing_repeated(self) -> Choice:
+    def nothing_repeated(self) -> RecomputeChoice:
         return self.evaluate(self._search.all_saved())
 
-    def evaluate(self, saved: Collection[ir.Value]) -> Choice:
+    def evaluate(self, saved: Collection[ir.Value]) -> RecomputeChoice:
         """The time and the peak of a choice."""
         key = frozenset(saved)
         if key not in self._choices:
             steps = make_schedule(self._parts, key)
             peak = peak_of(steps, self._sizes.bytes_of, self._elsewhere)
             time = sum(self._sizes.time_of(step.node) for step in steps if step.again)
-            self._choices[key] = Choice(key, time, peak)
+            self._choices[key] = RecomputeChoice(key, time, peak)
         return self._choices[key]
 
-    def least_memory(self) -> Choice:
+    def least_memory(self) -> RecomputeChoice:
         """The choice with the lowest peak, whatever it costs."""
         found = [self.nothing_repeated()]
         for boundaries in self._divisions():
@@ -69,7 +69,7 @@ class BudgetSearch:
         enough = [choice for choice in found if choice.peak <= _ABOUT * least]
         return min(enough, key=lambda choice: choice.time)
 
-    def fit(self, budget: int) -> Choice | None:
+    def fit(self, budget: int) -> RecomputeChoice | None:
         """The fastest choice whose peak is within the budget; None if there is none."""
         if self.nothing_repeated().peak <= budget:
             return self.nothing_repeated()
@@ -91,7 +91,7 @@ class BudgetSearch:
             found.setdefault(tuple(each.after for each in boundaries), boundaries)
         return list(found.values())
 
-    def _fit_layers(self, boundaries: Sequence[Boundary], budget: int) -> Choice | None:
+    def _fit_layers(self, boundaries: Sequence[Boundary], budget: int) -> RecomputeChoice | None:
         """Replace the options of layers by ones with fewer bytes, the cheapest bytes first."""
         options = self._options(boundaries)
         upgrades = sorted(
@@ -100,7 +100,7 @@ class BudgetSearch:
             for i in range(1, len(each))
         )
 
-        def choice(count: int) -> Choice:
+        def choice(count: int) -> RecomputeChoice:
             state = [0] * len(options)
             for upgrade in upgrades[:count]:
                 state[upgrade.layer] = max(state[upgrade.layer], upgrade.option)

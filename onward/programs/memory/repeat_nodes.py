@@ -7,11 +7,11 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.scopes import COMPOSITES
+from onward.passes.drop_unused import drop_unused
 from onward.passes.memory_functions import RUN_AFTER, is_barrier, register_memory_function
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, copy_node
 from onward.programs.memory.forward_backward import ForwardBackward, sources
-from onward.programs.memory.schedule import Step, make_schedule
+from onward.programs.memory.schedule import ScheduledNode, make_schedule
 from onward.programs.memory.train_sizes import COPY_OF, node_key
 
 RESTORES = "onward.restores"  # metadata of a call: the value whose stashed form it restores
@@ -65,7 +65,7 @@ class _CopyWriter:
         self._token: ir.Value | None = None  # the value at the end of the longest chain so far
         self.count = 0
 
-    def write(self, step: Step, *, is_separate: bool) -> None:
+    def write(self, step: ScheduledNode, *, is_separate: bool) -> None:
         replaced = {value: self._copies[value] for value, again in step.reads if again}
         if step.again:
             self._repeat(step, replaced)
@@ -90,7 +90,7 @@ class _CopyWriter:
             if value.name and value.dtype in _FLOATS and depth > deepest:
                 self._token = value
 
-    def _repeat(self, step: Step, replaced: dict[ir.Value, ir.Value]) -> None:
+    def _repeat(self, step: ScheduledNode, replaced: dict[ir.Value, ir.Value]) -> None:
         node = step.node
         inputs = [value if value is None else replaced.get(value, value) for value in node.inputs]
         index = None if replaced else self._barrier_index(node)

@@ -25,7 +25,7 @@ from onward.programs.memory.forward_backward import (
     storage_of,
     storages,
 )
-from onward.programs.memory.minimum_cut import INFINITE, Network
+from onward.programs.memory.minimum_cut import INFINITE, FlowNetwork
 from onward.programs.memory.train_sizes import TrainSizes
 
 _SMALL = 4096  # bytes: statistics, shapes and masks of this size always wait
@@ -55,7 +55,7 @@ class SavedValueSearch:
 
     def cheapest(self, price: float, always: Collection[ir.Value] = ()) -> set[ir.Value]:
         """The storages to save if a byte's time costs `price` bytes; `always` are saved."""
-        network = Network()
+        network = FlowNetwork()
         network.add(_SOURCE, _SINK, 0)
         todo = [value for value in self.parts.waiting if not self.is_free(value)]
         for value in todo:

@@ -13,7 +13,7 @@ from onward.programs.memory.forward_backward import ForwardBackward, is_reshape,
 Key = tuple[ir.Value, bool]  # a value, or its copy
 
 
-class Step(NamedTuple):
+class ScheduledNode(NamedTuple):
     """One node that runs."""
 
     node: ir.Node
@@ -22,12 +22,12 @@ class Step(NamedTuple):
     reads: tuple[Key, ...]
 
 
-def make_schedule(parts: ForwardBackward, saved: Collection[ir.Value]) -> list[Step]:
+def make_schedule(parts: ForwardBackward, saved: Collection[ir.Value]) -> list[ScheduledNode]:
     """The steps of a graph whose backward computes again what it needs and is not saved.
 
     `saved` are storages. A node is repeated right before the first use of its results.
     """
-    steps: list[Step] = []
+    steps: list[ScheduledNode] = []
     copied: set[ir.Value] = set()
 
     def is_dropped(value: ir.Value) -> bool:
@@ -38,22 +38,22 @@ def make_schedule(parts: ForwardBackward, saved: Collection[ir.Value]) -> list[S
 
     for node in parts.nodes:
         if node not in parts.backward:
-            steps.append(Step(node, False, node, tuple((v, False) for v in sources(node))))
+            steps.append(ScheduledNode(node, False, node, tuple((v, False) for v in sources(node))))
             continue
         if bodies(node):
-            steps.append(Step(node, False, node, tuple((v, False) for v in sources(node))))
+            steps.append(ScheduledNode(node, False, node, tuple((v, False) for v in sources(node))))
             continue
         for value in sources(node):
             if value not in copied and is_dropped(value):
                 for each in _makers(value, is_dropped, copied):
-                    steps.append(Step(each, True, node, keys(each)))
+                    steps.append(ScheduledNode(each, True, node, keys(each)))
                     copied.update(each.outputs)
-        steps.append(Step(node, False, node, keys(node)))
+        steps.append(ScheduledNode(node, False, node, keys(node)))
     return steps
 
 
 def peak_of(
-    steps: list[Step],
+    steps: list[ScheduledNode],
     nbytes: Callable[[ir.Value], int],
     elsewhere: Collection[str] = (),
 ) -> int:

@@ -19,8 +19,8 @@ from onward.graph.scopes import COMPOSITES
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.value_dependent import infer_computed_shapes
 from onward.message_text import list_names
+from onward.passes.drop_unused import drop_unused
 from onward.passes.memory_functions import BLOCK, QUANTIZE
-from onward.passes.prune import drop_unused
 from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 
 COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original

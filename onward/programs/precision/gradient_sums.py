@@ -13,7 +13,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from onward.graph.dtypes import HALVES
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names
 
 _SUMS = ("Add", "Sum")

@@ -15,10 +15,10 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.scopes import walk
 from onward.passes.composites import is_call
+from onward.passes.drop_unused import drop_unused
 from onward.passes.low_types.narrow_nodes import narrow_nodes
 from onward.passes.low_types.rounding import KINDS
 from onward.passes.low_types.typed_places import Typed
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.programs.precision.node_types import NodeTypes
 from onward.programs.precision.operator_types import LOW, check_patterns

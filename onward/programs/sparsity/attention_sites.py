@@ -16,18 +16,18 @@ import onnx_ir as ir
 
 from onward.passes.composites import DOMAIN
 from onward.passes.value_facts import Array, attribute, input_of, made_by, only_inside, rank, scalar
-from onward.programs.sparsity.row_axes import LEADING, Axes, RowAxes
+from onward.programs.sparsity.row_axes import LEADING, BatchSequenceAxes, RowAxes
 from onward.programs.sparsity.trial_sizes import TrialSizes
 
 _HIDDEN = -9e3  # added to a score: older exports have -10000, others the lowest number
 _AFTER = ("Cast", "Identity", "Dropout")  # between the softmax and its product with v
 _BEFORE = ("Cast", "Identity", "Mul", "Div", "Add", "Where")  # between q k^T and the softmax
 _FOUR_AXES = 4  # of the scores of a call
-_FOUR = Axes(0, 2)  # (batch, heads, time, size)
+_FOUR = BatchSequenceAxes(0, 2)  # (batch, heads, time, size)
 
 
 @dataclass
-class Site:
+class AttentionSite:
     """One attention: q, k and v are read by `product` and `root`, which are one node in a call."""
 
     product: ir.Node
@@ -53,14 +53,14 @@ class AttentionSites:
         self._trial, self._mask = trial, mask
         self._contents = list(contents_to_try(trial))
         self._found: dict[Mask, bool] = {}
-        self._sites: dict[ir.Node, Site] = {}
+        self._sites: dict[ir.Node, AttentionSite] = {}
         for node in graph:
             site = _call_site(node) or _written_site(node)
             if site is not None:
                 self._examine(site)
                 self._sites[site.root] = self._sites[site.product] = site
 
-    def _examine(self, site: Site) -> None:
+    def _examine(self, site: AttentionSite) -> None:
         """Find out whether masks hide padding; a query that sees no key would read all of them."""
         if any(map(self._hides, site.masks)):
             site.hides = all(self._shows_tokens(mask, itself=True) for mask in site.masks)
@@ -68,7 +68,7 @@ class AttentionSites:
                 self._shows_tokens(mask, itself=False) for mask in site.masks
             )
 
-    def of(self, node: ir.Node) -> Site | None:
+    def of(self, node: ir.Node) -> AttentionSite | None:
         return self._sites.get(node)
 
     @property
@@ -82,7 +82,7 @@ class AttentionSites:
         if site is None or site.root is not node:
             return False
         rank = len(rows.sizes(node.outputs[0]) or ())
-        expected = LEADING if rank == 3 and site.product is node else Axes(0, rank - 2)
+        expected = LEADING if rank == 3 and site.product is node else BatchSequenceAxes(0, rank - 2)
         if rows.of(site.product.inputs[0]) == expected:
             rows.set_output(node, 0, expected, (0,))
         else:
@@ -107,8 +107,8 @@ class AttentionSites:
         if site.product is site.root:
             return index in (1, 2) and axes == (LEADING if rank == 3 else _FOUR)
         if node is site.root:
-            return index == 1 and axes == Axes(0, rank - 2)
-        return index == 1 and axes == Axes(0, rank - 1)
+            return index == 1 and axes == BatchSequenceAxes(0, rank - 2)
+        return index == 1 and axes == BatchSequenceAxes(0, rank - 1)
 
     def reads_queries(self, node: ir.Node, index: int) -> ir.Value | None:
         """The output of the attention whose queries this input is; None: it is another input."""
@@ -189,17 +189,17 @@ def contents_to_try(trial: TrialSizes) -> Iterator[Array]:
     yield anywhere
 
 
-def _call_site(node: ir.Node) -> Site | None:
+def _call_site(node: ir.Node) -> AttentionSite | None:
     """Attention as one node, of ONNX or of domain `onward`."""
     if node.op_type != "Attention" or node.domain not in ("", DOMAIN):
         return None
     mask = input_of(node, 3)
     if any(input_of(node, place) is not None for place in (4, 5)):
         return None  # keys of the past come before those of the mask's feed
-    return Site(node, node, [] if mask is None else [Mask(mask, _FOUR_AXES)])
+    return AttentionSite(node, node, [] if mask is None else [Mask(mask, _FOUR_AXES)])
 
 
-def _written_site(root: ir.Node) -> Site | None:
+def _written_site(root: ir.Node) -> AttentionSite | None:
     """Attention that is written out; its values in between are not used elsewhere."""
     if root.domain or root.op_type != "MatMul":
         return None
@@ -219,7 +219,7 @@ def _written_site(root: ir.Node) -> Site | None:
     known = rank(root.inputs[0])
     if softmax is None or known is None or attribute(softmax, "axis", -1) not in (-1, known - 1):
         return None
-    site = Site(root, root)
+    site = AttentionSite(root, root)
     product = _find_product(value, nodes, site.masks)
     if product is None or not only_inside(nodes, root):
         return None

@@ -18,10 +18,10 @@ from onward.passes.token_functions import DOMAIN, PACK
 from onward.passes.value_facts import Array, attribute, dims, input_of
 from onward.programs.derived_feeds import CountedLabels, PackedRows
 from onward.programs.sparsity.attention_sites import AttentionSites, contents_to_try
-from onward.programs.sparsity.options import Sparsity
 from onward.programs.sparsity.pack_rows import RowPacker
 from onward.programs.sparsity.packed_forms import can_pack
 from onward.programs.sparsity.row_axes import RowAxes
+from onward.programs.sparsity.sparsity_options import Sparsity
 from onward.programs.sparsity.trial_sizes import TrialSizes
 from onward.programs.sparsity.unread_rows import LOSSES, Conditions, UnreadRows
 

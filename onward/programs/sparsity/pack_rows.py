@@ -21,7 +21,7 @@ from onward.passes.token_functions import DOMAIN, PACK, UNPACK, register
 from onward.passes.value_facts import attribute, dims, made_by
 from onward.programs.derived_feeds import PackedRows
 from onward.programs.sparsity.packed_forms import BROADCAST, change_form
-from onward.programs.sparsity.row_axes import MERGED, Axes, RowAxes
+from onward.programs.sparsity.row_axes import MERGED, BatchSequenceAxes, RowAxes
 from onward.programs.sparsity.unread_rows import LOSSES
 
 Sizes = Sequence[int | str | None]
@@ -110,7 +110,7 @@ class RowPacker:
             self._packs[value] = self._pack_flat(flat, rest)
         return self._packs[value]
 
-    def _broadcast(self, value: ir.Value, axes: Axes, rank: int) -> ir.Value:
+    def _broadcast(self, value: ir.Value, axes: BatchSequenceAxes, rank: int) -> ir.Value:
         """A value without rows, in a shape that is broadcast to rows that are packed."""
         sizes = self._sizes[value]
         present = axes.count - (rank - len(sizes))  # how many of the rows' axes it has

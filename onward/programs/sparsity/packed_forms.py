@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onward.graph.operators import BROADCASTING, REDUCTIONS, UNARY, VARIADIC
 from onward.passes.value_facts import attribute, input_of, ints
-from onward.programs.sparsity.row_axes import LEADING, Axes, RowAxes
+from onward.programs.sparsity.row_axes import LEADING, BatchSequenceAxes, RowAxes
 
 BROADCAST = BROADCASTING | VARIADIC | {"Where"}
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -51,7 +51,7 @@ def _is_packable(value: ir.Value, rows: RowAxes) -> bool:
     return rows.trial.are_constant(sizes[axes.count :]) and 0 not in sizes
 
 
-def _is_broadcastable(value: ir.Value, axes: Axes, rank: int, rows: RowAxes) -> bool:
+def _is_broadcastable(value: ir.Value, axes: BatchSequenceAxes, rank: int, rows: RowAxes) -> bool:
     """Whether a value without rows can be packed like the rows that it is broadcast to."""
     sizes = rows.sizes(value)
     if sizes is None:
@@ -64,7 +64,7 @@ def _is_broadcastable(value: ir.Value, axes: Axes, rank: int, rows: RowAxes) -> 
 
 def change_form(
     node: ir.Node,
-    axes: Mapping[ir.Value, Axes],
+    axes: Mapping[ir.Value, BatchSequenceAxes],
     sizes: Mapping[ir.Value, Sequence[int]],
     constant: Constant,
 ) -> None:

@@ -24,7 +24,7 @@ _ALONG_AXIS = frozenset(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", 
 
 
 @dataclass(frozen=True)
-class Axes:
+class BatchSequenceAxes:
     """The axes of the batch and of the sequence; the same axis if they are one."""
 
     batch: int
@@ -40,11 +40,11 @@ class Axes:
         """How many axes they are."""
         return 1 if self.batch == self.time else 2
 
-    def shifted(self, by: int) -> Axes:
-        return Axes(self.batch + by, self.time + by)
+    def shifted(self, by: int) -> BatchSequenceAxes:
+        return BatchSequenceAxes(self.batch + by, self.time + by)
 
 
-MERGED, LEADING = Axes(0, 0), Axes(0, 1)
+MERGED, LEADING = BatchSequenceAxes(0, 0), BatchSequenceAxes(0, 1)
 
 
 class RowAxes:
@@ -55,12 +55,12 @@ class RowAxes:
 
     def __init__(self, graph: ir.Graph, trial: TrialSizes) -> None:
         self._trial = trial
-        self._axes: dict[ir.Value, Axes] = {}
+        self._axes: dict[ir.Value, BatchSequenceAxes] = {}
         self._by_row: dict[ir.Node, tuple[int, ...]] = {}
         for value in graph.inputs:
             self.mark_if_leading(value)
 
-    def of(self, value: ir.Value | None) -> Axes | None:
+    def of(self, value: ir.Value | None) -> BatchSequenceAxes | None:
         """The axes of a value's rows; None if it has none."""
         return None if value is None else self._axes.get(value)
 
@@ -75,7 +75,9 @@ class RowAxes:
     def trial(self) -> TrialSizes:
         return self._trial
 
-    def set_output(self, node: ir.Node, output: int, axes: Axes, inputs: Sequence[int]) -> None:
+    def set_output(
+        self, node: ir.Node, output: int, axes: BatchSequenceAxes, inputs: Sequence[int]
+    ) -> None:
         """Declare that rows of these inputs are those of an output."""
         self._axes[node.outputs[output]] = axes
         self._by_row[node] = tuple(inputs)
@@ -105,7 +107,7 @@ class RowAxes:
             if output.name and output not in self._axes:
                 self.mark_if_leading(output)
 
-    def _fits(self, value: ir.Value, axes: Axes) -> bool:
+    def _fits(self, value: ir.Value, axes: BatchSequenceAxes) -> bool:
         sizes = self.sizes(value) or ()
         batch, time = self._trial.batch, self._trial.time
         if max(axes.batch, axes.time) >= len(sizes):
@@ -115,7 +117,7 @@ class RowAxes:
         return (sizes[axes.batch], sizes[axes.time]) == (batch, time)
 
 
-Found = tuple[Axes, tuple[int, ...]] | None
+Found = tuple[BatchSequenceAxes, tuple[int, ...]] | None
 Rule = Callable[[ir.Node, RowAxes], Found]
 
 
@@ -143,7 +145,7 @@ def _elementwise(node: ir.Node, rows: RowAxes) -> Found:
     """Rows of all inputs must be at the same place, aligned at the last axis."""
     rank = len(_sizes(rows, node.outputs[0]))
     given = node.inputs[:1] if node.op_type == "Dropout" else node.inputs
-    found: set[Axes] = set()
+    found: set[BatchSequenceAxes] = set()
     inputs = []
     for i, value in enumerate(given):
         axes = rows.of(value)
@@ -165,17 +167,17 @@ def _reshaped(node: ir.Node, rows: RowAxes) -> Found:
         start = math.prod(before[: axes.batch])
         joined = _axis_at(after, start, batch * time)
         if joined is not None:
-            return Axes(joined, joined), (0,)
+            return BatchSequenceAxes(joined, joined), (0,)
         first = _axis_at(after, start, batch)
         if first is not None and first + 1 < len(after) and after[first + 1] == time:
-            return Axes(first, first + 1), (0,)
+            return BatchSequenceAxes(first, first + 1), (0,)
         if axes.count == 1:
             return None
     first = _axis_at(after, math.prod(before[: axes.batch]), batch)
     second = _axis_at(after, math.prod(before[: axes.time]), time)
     if first is None or second is None or first == second:
         return None
-    return Axes(first, second), (0,)
+    return BatchSequenceAxes(first, second), (0,)
 
 
 def _axis_at(sizes: Sequence[int], start: int, size: int) -> int | None:
@@ -199,7 +201,7 @@ def _reduced(node: ir.Node, rows: RowAxes) -> Found:
     if attribute(node, "keepdims", 1):
         return axes, (0,)
     batch, time = (a - sum(o < a for o in over) for a in (axes.batch, axes.time))
-    return Axes(batch, time), (0,)
+    return BatchSequenceAxes(batch, time), (0,)
 
 
 def _normalized(node: ir.Node, rows: RowAxes) -> Found:
@@ -260,7 +262,7 @@ def _transposed(node: ir.Node, rows: RowAxes) -> Found:
     order = list(attribute(node, "perm") or reversed(range(rank)))
     if axes is None:
         return None
-    return Axes(order.index(axes.batch), order.index(axes.time)), (0,)
+    return BatchSequenceAxes(order.index(axes.batch), order.index(axes.time)), (0,)
 
 
 def _sliced(node: ir.Node, rows: RowAxes) -> Found:
@@ -296,7 +298,7 @@ def _expanded(node: ir.Node, rows: RowAxes) -> Found:
 def _rotated(node: ir.Node, rows: RowAxes) -> Found:
     """RotaryEmbedding: (batch, time, size) or (batch, heads, time, size)"""
     axes, rank = rows.of(node.inputs[0]), len(_sizes(rows, node.inputs[0]))
-    return (axes, (0,)) if axes == (LEADING if rank == 3 else Axes(0, 2)) else None
+    return (axes, (0,)) if axes == (LEADING if rank == 3 else BatchSequenceAxes(0, 2)) else None
 
 
 _RULES: Mapping[str, Rule] = {

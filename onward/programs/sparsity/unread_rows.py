@@ -17,10 +17,10 @@ from onward.graph.operators import SHAPE_ONLY
 from onward.passes.value_facts import Array, attribute, input_of, ints
 from onward.programs.derived_feeds import CountedLabels
 from onward.programs.sparsity.attention_sites import AttentionSites
-from onward.programs.sparsity.row_axes import LEADING, MERGED, Axes, RowAxes
+from onward.programs.sparsity.row_axes import LEADING, MERGED, BatchSequenceAxes, RowAxes
 
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-_LOSS_AXES = (MERGED, Axes(0, 2))  # (batch * time, classes) or (batch, classes, time)
+_LOSS_AXES = (MERGED, BatchSequenceAxes(0, 2))  # (batch * time, classes) or (batch, classes, time)
 _FEW = 8  # positions that a model may select
 _TO_THE_END = 1 << 30  # ends of slices
 
@@ -85,7 +85,9 @@ class UnreadRows:
         self._unread.add(value)
         self._conditions[value] = conditions
 
-    def _read(self, value: ir.Value, axes: Axes, node: ir.Node, index: int) -> Conditions | None:
+    def _read(
+        self, value: ir.Value, axes: BatchSequenceAxes, node: ir.Node, index: int
+    ) -> Conditions | None:
         """The conditions under which a node does not read the rows; None: it does."""
         if node.graph is not self._graph:
             return None
@@ -125,7 +127,7 @@ class UnreadRows:
             total.add(self._conditions.get(y, Conditions()))
         return total
 
-    def _is_multiplied_by_zero(self, node: ir.Node, index: int, axes: Axes) -> bool:
+    def _is_multiplied_by_zero(self, node: ir.Node, index: int, axes: BatchSequenceAxes) -> bool:
         """Mul(x, m) where m is 0 at padding, or Where(m, x, other) where m is false there."""
         if node.domain or axes != LEADING:
             return False
@@ -149,7 +151,9 @@ class UnreadRows:
         return True
 
 
-def selected_positions(node: ir.Node, index: int, axes: Axes, rows: RowAxes) -> set[int] | None:
+def selected_positions(
+    node: ir.Node, index: int, axes: BatchSequenceAxes, rows: RowAxes
+) -> set[int] | None:
     """The positions of the sequence that a node selects; None if it does something else.
 
     Gather(x, 0, axis=1) or Slice(x, [0], [1], [1]): the first token of each sample.

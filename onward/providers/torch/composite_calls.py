@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import walk
 from onward.passes.composites import is_call
-from onward.passes.prune import drop_nodes
+from onward.passes.drop_unused import drop_nodes
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 

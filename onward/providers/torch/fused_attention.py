@@ -18,7 +18,7 @@ import torch
 from onward.graph.scopes import graphs_of
 from onward.passes.composites import DOMAIN as COMPOSITES
 from onward.passes.composites import is_call
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, rank
 from onward.providers.torch.dtypes import DTYPES

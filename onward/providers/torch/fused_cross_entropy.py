@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onward.graph.operators import VIEWS
 from onward.graph.scopes import ancestors
 from onward.passes.composites import is_call
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, take_over
 from onward.passes.value_facts import attribute, dims, input_of, made_by, rank
 from onward.providers.torch.private_domain import DOMAIN

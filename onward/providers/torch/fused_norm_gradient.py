@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from onward.graph.dtypes import HALVES
 from onward.passes.composites import is_call
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.random_functions import DOMAIN as RANDOM
 from onward.passes.random_functions import DROPOUT_MASK, MASKED_SCALE
 from onward.passes.rewrite import take_over

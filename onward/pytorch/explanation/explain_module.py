@@ -24,7 +24,7 @@ from onward.pytorch.explanation.program_report import describe_program
 from onward.pytorch.explanation.saved_tensors import saved_tensors
 from onward.pytorch.explanation.submodule_tree import find_parts, submodule_rows
 from onward.pytorch.module import Module
-from onward.pytorch.options import ModuleOptions
+from onward.pytorch.module_options import ModuleOptions
 
 
 def explain(module: nn.Module, *inputs: Any, **kwargs: Any) -> Explanation:

@@ -28,10 +28,10 @@ from onward.pytorch.explanation.explanation_text import (
     show_shape,
     show_tensor,
 )
-from onward.pytorch.explanation.treemap import Box, treemap
+from onward.pytorch.explanation.treemap import Rectangle, treemap
 
 _COLORS = 10  # of the style sheet
-_MAP = Box(0, 0, 1120, 340)
+_MAP = Rectangle(0, 0, 1120, 340)
 _TONES = {CAPTURED: "finished", IN_PYTORCH: "interrupted"}  # colours of the style sheet's pills
 
 
@@ -117,7 +117,7 @@ def _memory_map(sizes: dict[str, int]) -> str:
     return f'<svg viewBox="{view}" role="img" aria-label="{label}">{"".join(drawn)}</svg>'
 
 
-def _labels(label: str, size: str, box: Box) -> str:
+def _labels(label: str, size: str, box: Rectangle) -> str:
     """The path and its bytes, where they fit into the box."""
     fits = int((box.width - 12) / 7.2)  # characters of 12 pixels
     if fits < 4 or box.height < 20:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Box:
+class Rectangle:
     """A rectangle."""
 
     x: float
@@ -16,11 +16,11 @@ class Box:
     height: float
 
 
-def treemap(sizes: Sequence[float], box: Box) -> list[Box]:
+def treemap(sizes: Sequence[float], box: Rectangle) -> list[Rectangle]:
     """A box for each size, in the same order: half of the total on each side of a cut.
 
-    >>> treemap([3, 1], Box(0, 0, 8, 2))
-    [Box(x=0, y=0, width=6.0, height=2), Box(x=6.0, y=0, width=2.0, height=2)]
+    >>> treemap([3, 1], Rectangle(0, 0, 8, 2))
+    [Rectangle(x=0, y=0, width=6.0, height=2), Rectangle(x=6.0, y=0, width=2.0, height=2)]
     """
     if len(sizes) < 2:
         return [box] * len(sizes)
@@ -32,10 +32,10 @@ def treemap(sizes: Sequence[float], box: Box) -> list[Box]:
     share = before / total if total else 0.5
     if box.width >= box.height:
         width = box.width * share
-        first = Box(box.x, box.y, width, box.height)
-        second = Box(box.x + width, box.y, box.width - width, box.height)
+        first = Rectangle(box.x, box.y, width, box.height)
+        second = Rectangle(box.x + width, box.y, box.width - width, box.height)
     else:
         height = box.height * share
-        first = Box(box.x, box.y, box.width, height)
-        second = Box(box.x, box.y + height, box.width, box.height - height)
+        first = Rectangle(box.x, box.y, box.width, height)
+        second = Rectangle(box.x, box.y + height, box.width, box.height - height)
     return treemap(sizes[:place], first) + treemap(sizes[place:], second)

@@ -18,7 +18,7 @@ _IGNORED = -100  # fills arrays of batches whose lengths differ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """The result of an evaluation."""
 
     predictions: Any
@@ -34,7 +34,7 @@ def run_evaluation(
     compute_metrics: Callable[[Any], Mapping[str, float]] | None,
     *,
     predicts: bool,
-) -> Evaluation:
+) -> EvaluationResult:
     """Evaluate all batches; rows count equally in the mean loss, as in transformers.Trainer."""
     total, rows = 0.0, 0
     outputs: list[list[Array]] = []
@@ -55,7 +55,7 @@ def run_evaluation(
     if compute_metrics is not None and answers is not None:
         found = compute_metrics(EvalPrediction(predictions, answers))
         metrics |= {_prefixed(name, prefix): float(value) for name, value in found.items()}
-    return Evaluation(predictions=predictions, labels=answers, metrics=metrics)
+    return EvaluationResult(predictions=predictions, labels=answers, metrics=metrics)
 
 
 def _prefixed(name: str, prefix: str) -> str:

@@ -24,7 +24,7 @@ from torch import nn
 
 from onward.errors import OptionError
 from onward.message_text import suggest_names
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.pytorch.torch_session import open_torch_session, write_to_module
 from onward.pytorch.trainer.arguments import BEST, read_arguments
 from onward.pytorch.trainer.batches import Batch, Loader, label_names, model_columns
@@ -36,7 +36,7 @@ from onward.pytorch.trainer.checkpoints import (
     write_checkpoint,
     write_model,
 )
-from onward.pytorch.trainer.evaluation import Evaluation, run_evaluation
+from onward.pytorch.trainer.evaluation import EvaluationResult, run_evaluation
 from onward.pytorch.trainer.item_counts import ITEMS, ItemCounts
 from onward.pytorch.trainer.label_smoothing import make_smoother
 from onward.pytorch.trainer.learning import describe_optimizers, make_optimizer, make_schedule
@@ -308,7 +308,7 @@ class Trainer:
 
     def _evaluate(
         self, data: Any, name: str, prefix: str, metrics: Any, *, predicts: bool = False
-    ) -> Evaluation:
+    ) -> EvaluationResult:
         loader = self._loader(data, name, trains=False)
         session = self.session or self._open(next(loader.epoch(0)), 1)
         counted = (self._items.of_update([batch])[0] for batch in loader.epoch(0))

@@ -10,11 +10,11 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import he_normal, xavier_uniform
 from onward.runner.architectures.layers import Image, check_divides, double_size
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 
 def autoencoder(
-    net: Network,
+    net: NetworkBuilder,
     *,
     features: int = 64,
     image: Image | None = None,
@@ -37,7 +37,7 @@ def autoencoder(
     return _convolutional(net, image, hidden, code)
 
 
-def _dense(net: Network, features: int, hidden: tuple[int, ...], code: int) -> ir.Model:
+def _dense(net: NetworkBuilder, features: int, hidden: tuple[int, ...], code: int) -> ir.Model:
     op = net.op
     x: Any = op.input("x", "float32", ("batch", features))
     for i, size in enumerate(hidden, 1):
@@ -49,7 +49,9 @@ def _dense(net: Network, features: int, hidden: tuple[int, ...], code: int) -> i
     return op.model(reconstruction=x)
 
 
-def _convolutional(net: Network, image: Image, hidden: tuple[int, ...], code: int) -> ir.Model:
+def _convolutional(
+    net: NetworkBuilder, image: Image, hidden: tuple[int, ...], code: int
+) -> ir.Model:
     op, times = net.op, len(hidden)
     for side, length in zip(("height", "width"), image[1:]):
         check_divides("autoencoder", length, 2**times, f"the image's {side}, halved {times} times,")

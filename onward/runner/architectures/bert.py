@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import truncated_normal, zeros
 from onward.runner.architectures.layers import layer_norm, width_of
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.transformer_blocks import (
     attend,
     check_heads,
@@ -34,7 +34,7 @@ _DRAW = truncated_normal(0.02)
 
 
 def bert(
-    net: Network,
+    net: NetworkBuilder,
     *,
     size: Sizes = "tiny",
     layers: int | None = None,
@@ -84,7 +84,7 @@ def bert(
     return op.model(scores=layer.linear(net, pooled, "classifier", classes, _DRAW))
 
 
-def _block(net: Network, x: Any, name: str, heads: int, mask: Any, drop: float) -> Any:
+def _block(net: NetworkBuilder, x: Any, name: str, heads: int, mask: Any, drop: float) -> Any:
     """norm(x + attention(x)), then norm(x + mlp(x))"""
     op, width = net.op, width_of(x)
     parts = ("query", "key", "value")
@@ -101,7 +101,7 @@ def _block(net: Network, x: Any, name: str, heads: int, mask: Any, drop: float) 
     return layer_norm(net, x, f"{name}.output.LayerNorm", _EPSILON)
 
 
-def _words_head(net: Network, x: Any, words: ir.Value) -> Any:
+def _words_head(net: NetworkBuilder, x: Any, words: ir.Value) -> Any:
     """Scores of every word at every position; the matrix is the embedding."""
     op, name = net.op, "cls.predictions"
     x = op.Gelu(layer.linear(net, x, f"{name}.transform.dense", width_of(x), _DRAW))

@@ -9,11 +9,11 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import he_normal, xavier_uniform
 from onward.runner.architectures.layers import Image
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 
 def cnn(
-    net: Network,
+    net: NetworkBuilder,
     *,
     image: Image = (1, 28, 28),
     channels: tuple[int, ...] = (32, 64),

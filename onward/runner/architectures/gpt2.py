@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import normal, zeros
 from onward.runner.architectures.layers import layer_norm, width_of
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.transformer_blocks import (
     attend,
     check_heads,
@@ -33,7 +33,7 @@ _EPSILON, _STD = 1e-5, 0.02
 
 
 def gpt2(
-    net: Network,
+    net: NetworkBuilder,
     *,
     size: Sizes = "tiny",
     layers: int | None = None,
@@ -72,7 +72,7 @@ def gpt2(
     return op.model(scores=op.MatMul(x, op.Transpose(wte, perm=[1, 0])))
 
 
-def _block(net: Network, x: Any, name: str, heads: int, layers: int, drop: float) -> Any:
+def _block(net: NetworkBuilder, x: Any, name: str, heads: int, layers: int, drop: float) -> Any:
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
     The last projection of each branch is scaled by 1 / sqrt(branches): sums do not grow with depth.
@@ -91,7 +91,7 @@ def _block(net: Network, x: Any, name: str, heads: int, layers: int, drop: float
     return op.Add(x, layer.dropout(net, y, drop))
 
 
-def _conv1d(net: Network, x: Any, name: str, size: int, std: float = _STD) -> Any:
+def _conv1d(net: NetworkBuilder, x: Any, name: str, size: int, std: float = _STD) -> Any:
     """y = x W + b with W of shape (inputs, size), as GPT-2's checkpoints have it."""
     weight = net.weight(f"{name}.weight", (width_of(x), size), normal(std))
     return net.op.Add(net.op.MatMul(x, weight), net.weight(f"{name}.bias", (size,), zeros))

@@ -16,7 +16,7 @@ from onward.runner.architectures.initial_weights import (
     ones,
     zeros,
 )
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 Image = tuple[int, int, int]  # channels, height, width
 
@@ -26,7 +26,7 @@ _BATCH_NORM_MOMENTUM = 0.9  # of the old statistics; torch counts the new ones: 
 
 
 def linear(
-    net: Network,
+    net: NetworkBuilder,
     x: ir.Value,
     name: str,
     size: int,
@@ -44,7 +44,7 @@ def linear(
 
 
 def conv(
-    net: Network,
+    net: NetworkBuilder,
     x: ir.Value,
     name: str,
     channels: int,
@@ -72,7 +72,7 @@ def conv(
 
 
 def conv_norm(
-    net: Network,
+    net: NetworkBuilder,
     x: ir.Value,
     names: tuple[str, str],
     channels: int,
@@ -90,7 +90,7 @@ def conv_norm(
     return batch_norm(net, y, names[1])
 
 
-def double_size(net: Network, x: ir.Value, name: str, channels: int, kernel: int) -> Any:
+def double_size(net: NetworkBuilder, x: ir.Value, name: str, channels: int, kernel: int) -> Any:
     """A transposed convolution with stride 2: twice the height and width.
 
     An even kernel covers each pixel equally often.
@@ -102,7 +102,7 @@ def double_size(net: Network, x: ir.Value, name: str, channels: int, kernel: int
     return net.op.ConvTranspose(x, weight, b, strides=[2, 2], pads=pads, kernel_shape=[kernel] * 2)
 
 
-def batch_norm(net: Network, x: ir.Value, name: str) -> Any:
+def batch_norm(net: NetworkBuilder, x: ir.Value, name: str) -> Any:
     """BatchNormalization with running statistics, torch's epsilon and momentum."""
     channels = size_of(x, 1)
     starts = {"weight": ones, "bias": zeros, "running_mean": zeros, "running_var": ones}
@@ -112,34 +112,34 @@ def batch_norm(net: Network, x: ir.Value, name: str) -> Any:
     )
 
 
-def layer_norm(net: Network, x: ir.Value, name: str, epsilon: float) -> Any:
+def layer_norm(net: NetworkBuilder, x: ir.Value, name: str, epsilon: float) -> Any:
     """LayerNormalization over the last axis."""
     size = (width_of(x),)
     scale, bias = net.weight(f"{name}.weight", size, ones), net.weight(f"{name}.bias", size, zeros)
     return net.op.LayerNormalization(x, scale, bias, axis=-1, epsilon=epsilon)
 
 
-def dropout(net: Network, x: Any, share: float) -> Any:
+def dropout(net: NetworkBuilder, x: Any, share: float) -> Any:
     """Dropout, which acts in training alone; nothing where the share is 0."""
     return net.op.Dropout(x, share) if share else x
 
 
-def max_pool(net: Network, x: Any, kernel: int, stride: int, **more: Any) -> Any:
+def max_pool(net: NetworkBuilder, x: Any, kernel: int, stride: int, **more: Any) -> Any:
     """The largest value of each window."""
     return net.op.MaxPool(x, kernel_shape=[kernel] * 2, strides=[stride] * 2, **more)
 
 
-def pooled(net: Network, x: Any) -> Any:
+def pooled(net: NetworkBuilder, x: Any) -> Any:
     """The mean of each channel: (batch, channels, height, width) -> (batch, channels)."""
     return net.op.Flatten(net.op.GlobalAveragePool(x), axis=1)
 
 
-def image_input(net: Network, image: Image) -> ir.Value:
+def image_input(net: NetworkBuilder, image: Image) -> ir.Value:
     """The input `image`: (batch, channels, height, width)."""
     return net.op.input("image", "float32", ("batch", *image))
 
 
-def constant(net: Network, array: np.ndarray[Any, Any]) -> Any:
+def constant(net: NetworkBuilder, array: np.ndarray[Any, Any]) -> Any:
     """A Constant node: float initializers would be trained."""
     return net.op.Constant(value=ir.tensor(array))
 

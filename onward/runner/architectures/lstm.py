@@ -15,7 +15,7 @@ from onward.runner.architectures.initial_weights import (
     stacked,
     xavier_uniform,
 )
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.transformer_blocks import token_input
 
 Tasks = Literal["classify", "tag"]
@@ -25,7 +25,7 @@ _FORGET = 2
 
 
 def lstm(
-    net: Network,
+    net: NetworkBuilder,
     *,
     task: Tasks = "classify",
     layers: int = 1,
@@ -73,7 +73,9 @@ def lstm(
     return op.model(scores=layer.linear(net, read, "classifier", classes, xavier_uniform))
 
 
-def _layer(net: Network, x: Any, name: str, hidden: int, bidirectional: bool, lengths: Any) -> Any:
+def _layer(
+    net: NetworkBuilder, x: Any, name: str, hidden: int, bidirectional: bool, lengths: Any
+) -> Any:
     """All states (time, directions, batch, hidden), and the last one of each direction."""
     directions, gates = 2 if bidirectional else 1, (hidden,) * _GATES
     rows = _GATES * hidden

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import he_normal, xavier_uniform
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 Activations = Literal["relu", "gelu", "tanh"]
 
@@ -16,7 +16,7 @@ _OPERATORS = {"relu": "Relu", "gelu": "Gelu", "tanh": "Tanh"}
 
 
 def mlp(
-    net: Network,
+    net: NetworkBuilder,
     *,
     features: int = 64,
     hidden: tuple[int, ...] = (128, 128),

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import normal
 from onward.runner.architectures.layers import Image, conv_norm
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 _STEM, _LAST = 32, 1280
 # expansion, channels, blocks, stride of the first block
@@ -21,7 +21,7 @@ _MULTIPLE = 8  # channels are a multiple of it
 
 
 def mobilenet(
-    net: Network,
+    net: NetworkBuilder,
     *,
     image: Image = (3, 32, 32),
     classes: int = 10,
@@ -56,7 +56,9 @@ def mobilenet(
     return op.model(scores=layer.linear(net, x, "classifier.1", classes, normal(0.01)))
 
 
-def _block(net: Network, x: Any, name: str, expansion: int, channels: int, stride: int) -> Any:
+def _block(
+    net: NetworkBuilder, x: Any, name: str, expansion: int, channels: int, stride: int
+) -> Any:
     """1x1 to many channels, 3x3 each channel by itself, 1x1 to few, without an activation."""
     inner, y, place = x.shape[1] * expansion, x, 0
     if expansion > 1:
@@ -68,7 +70,7 @@ def _block(net: Network, x: Any, name: str, expansion: int, channels: int, strid
     return net.op.Add(x, y) if stride == 1 and x.shape[1] == channels else y
 
 
-def _relu6(net: Network, x: Any) -> Any:
+def _relu6(net: NetworkBuilder, x: Any) -> Any:
     return net.op.Clip(x, 0.0, 6.0)
 
 

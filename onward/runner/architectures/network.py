@@ -1,4 +1,4 @@
-"""Network: a model that is being built, with named weights that a seed decides."""
+"""NetworkBuilder: a model that is being built, with named weights that a seed decides."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onward.runner.architectures.initial_weights import Initialization, Shape
 
 
 @final
-class Network:
+class NetworkBuilder:
     """A model that is being built: `op` adds its nodes, `weight` its parameters.
 
     A weight is a function of the seed, its name and its shape, and is drawn when it is first read:
     a large model is built, and its parameters are counted, without drawing one.
 
     >>> from onward.runner.architectures.initial_weights import ones
-    >>> network = Network("scaled", seed=0)
+    >>> network = NetworkBuilder("scaled", seed=0)
     >>> x = network.op.input("x", "float32", ("batch", 4))
     >>> scale = network.weight("scale", (4,), ones)
     >>> network.op.model(y=network.op.Mul(x, scale)).graph.initializers["scale"].shape

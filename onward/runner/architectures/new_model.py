@@ -25,7 +25,7 @@ from onward.runner.architectures.gpt2 import gpt2
 from onward.runner.architectures.lstm import lstm
 from onward.runner.architectures.mlp import mlp
 from onward.runner.architectures.mobilenet import mobilenet
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.resnet import resnet
 from onward.runner.architectures.squeezenet import squeezenet
 from onward.runner.architectures.transformer import transformer
@@ -62,7 +62,7 @@ def new_model(name: str, seed: int = 0, **options: Any) -> ir.Model:
         raise unknown_architecture(name, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     given = check_options(name, options_of(architecture), options)
-    return architecture(Network(name, integer(0)(f"{name}: seed", seed)), **given)
+    return architecture(NetworkBuilder(name, integer(0)(f"{name}: seed", seed)), **given)
 
 
 def count_parameters(model: ir.Model) -> int:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import torch_linear, uniform
 from onward.runner.architectures.layers import Image, conv_norm
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 Depths = Literal[18, 34, 50, 101]
 
@@ -20,7 +20,7 @@ _EXPANSION = 4  # of a bottleneck's channels
 
 
 def resnet(
-    net: Network, *, depth: Depths = 18, image: Image = (3, 32, 32), classes: int = 10
+    net: NetworkBuilder, *, depth: Depths = 18, image: Image = (3, 32, 32), classes: int = 10
 ) -> ir.Model:
     """ResNet: image -> scores of classes.
 
@@ -50,14 +50,14 @@ def resnet(
     return op.model(scores=scores)
 
 
-def _basic(net: Network, x: Any, name: str, width: int, stride: int) -> Any:
+def _basic(net: NetworkBuilder, x: Any, name: str, width: int, stride: int) -> Any:
     """relu(x + two 3x3 convolutions)"""
     y = net.op.Relu(conv_norm(net, x, _pair(name, 1), width, 3, stride=stride))
     y = conv_norm(net, y, _pair(name, 2), width, 3)
     return net.op.Relu(net.op.Add(y, _shortcut(net, x, name, width, stride)))
 
 
-def _bottleneck(net: Network, x: Any, name: str, width: int, stride: int) -> Any:
+def _bottleneck(net: NetworkBuilder, x: Any, name: str, width: int, stride: int) -> Any:
     """relu(x + 1x1, 3x3 and 1x1 convolutions); the 3x3 one has the stride, as in torchvision"""
     y = net.op.Relu(conv_norm(net, x, _pair(name, 1), width, 1))
     y = net.op.Relu(conv_norm(net, y, _pair(name, 2), width, 3, stride=stride))
@@ -65,7 +65,7 @@ def _bottleneck(net: Network, x: Any, name: str, width: int, stride: int) -> Any
     return net.op.Relu(net.op.Add(y, _shortcut(net, x, name, width * _EXPANSION, stride)))
 
 
-def _shortcut(net: Network, x: Any, name: str, channels: int, stride: int) -> Any:
+def _shortcut(net: NetworkBuilder, x: Any, name: str, channels: int, stride: int) -> Any:
     """x itself, or a 1x1 convolution where the shape changes."""
     if stride == 1 and x.shape[1] == channels:
         return x

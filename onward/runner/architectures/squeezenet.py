@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import he_uniform, normal
 from onward.runner.architectures.layers import Image
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 _STEM = 64
 # squeeze and expand channels of each fire module by its place in torchvision's `features`
@@ -22,7 +22,7 @@ _SMALLEST = 8
 
 
 def squeezenet(
-    net: Network, *, image: Image = (3, 32, 32), classes: int = 10, dropout: float = 0.5
+    net: NetworkBuilder, *, image: Image = (3, 32, 32), classes: int = 10, dropout: float = 0.5
 ) -> ir.Model:
     """SqueezeNet 1.1: image -> scores of classes.
 
@@ -50,7 +50,7 @@ def squeezenet(
     return op.model(scores=layer.pooled(net, x))
 
 
-def _fire(net: Network, x: Any, name: str, squeeze: int, expand: int) -> Any:
+def _fire(net: NetworkBuilder, x: Any, name: str, squeeze: int, expand: int) -> Any:
     """1x1 convolutions to few channels, then 1x1 and 3x3 ones side by side to many."""
     op = net.op
     x = op.Relu(layer.conv(net, x, f"{name}.squeeze", squeeze, 1, draw=he_uniform))

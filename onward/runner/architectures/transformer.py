@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import normal, stacked, xavier_uniform, zeros
 from onward.runner.architectures.layers import layer_norm, width_of
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.transformer_blocks import (
     attend,
     check_heads,
@@ -25,7 +25,7 @@ _EPSILON = 1e-5
 
 
 def transformer(
-    net: Network,
+    net: NetworkBuilder,
     *,
     layers: int = 2,
     heads: int = 4,
@@ -70,7 +70,9 @@ def transformer(
     return op.model(scores=layer.linear(net, mean, "classifier", classes, xavier_uniform))
 
 
-def _block(net: Network, x: Any, name: str, heads: int, hidden: int, mask: Any, drop: float) -> Any:
+def _block(
+    net: NetworkBuilder, x: Any, name: str, heads: int, hidden: int, mask: Any, drop: float
+) -> Any:
     """norm(x + attention(x)), then norm(x + mlp(x))"""
     op, width = net.op, width_of(x)
     q, k, v = _projected(net, x, f"{name}.self_attn")
@@ -82,7 +84,7 @@ def _block(net: Network, x: Any, name: str, heads: int, hidden: int, mask: Any, 
     return layer_norm(net, op.Add(x, layer.dropout(net, y, drop)), f"{name}.norm2", _EPSILON)
 
 
-def _projected(net: Network, x: Any, name: str) -> Any:
+def _projected(net: NetworkBuilder, x: Any, name: str) -> Any:
     """q, k and v by one matrix, under torch's names of it."""
     op, width = net.op, width_of(x)
     three = stacked(xavier_uniform, width, width, width)

@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from onward.errors import OptionError
 from onward.runner.architectures.layers import constant, dropout, width_of
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 _HIDDEN = -10000.0  # added to the scores of padding, as in BERT: a row of padding stays finite
 
 
 def attend(
-    net: Network,
+    net: NetworkBuilder,
     q: ir.Value,
     k: ir.Value,
     v: ir.Value,
@@ -49,13 +49,13 @@ def attend(
     return op.Reshape(joined, np.array([0, 0, width_of(q)]))
 
 
-def _split_heads(net: Network, x: ir.Value, heads: int) -> Any:
+def _split_heads(net: NetworkBuilder, x: ir.Value, heads: int) -> Any:
     """(batch, time, size) -> (batch, heads, time, size of a head)"""
     parts = net.op.Reshape(x, np.array([0, 0, heads, width_of(x) // heads]))
     return net.op.Transpose(parts, perm=[0, 2, 1, 3])
 
 
-def _causal_mask(net: Network, x: ir.Value) -> Any:
+def _causal_mask(net: NetworkBuilder, x: ir.Value) -> Any:
     """(time, time): 0 up to the own position, minus infinity after it."""
     op = net.op
     time = op.Shape(x, start=1, end=2)
@@ -64,7 +64,7 @@ def _causal_mask(net: Network, x: ir.Value) -> Any:
     return op.Where(op.Trilu(square, upper=0), np.float32(0), np.float32(-np.inf))
 
 
-def padding_mask(net: Network, kept: ir.Value) -> Any:
+def padding_mask(net: NetworkBuilder, kept: ir.Value) -> Any:
     """What is added to the scores, (batch, 1, time, time); `kept` is 1 for tokens, else 0."""
     op = net.op
     added = op.Mul(op.Sub(1.0, op.Cast(kept, to=ir.DataType.FLOAT)), _HIDDEN)
@@ -75,7 +75,7 @@ def padding_mask(net: Network, kept: ir.Value) -> Any:
     return mask
 
 
-def first_positions(net: Network, table: Any, tokens: ir.Value) -> Any:
+def first_positions(net: NetworkBuilder, table: Any, tokens: ir.Value) -> Any:
     """The rows of a table of positions for a sequence: (time, size)."""
     time = net.op.Shape(tokens, start=1, end=2)
     rows = net.op.Slice(table, np.array([0]), time, np.array([0]))
@@ -83,7 +83,7 @@ def first_positions(net: Network, table: Any, tokens: ir.Value) -> Any:
     return rows
 
 
-def sinusoids(net: Network, context: int, width: int) -> Any:
+def sinusoids(net: NetworkBuilder, context: int, width: int) -> Any:
     """sin(t / 10000^(2i/width)) and cos of it in turns: (context, width), not trained."""
     steps = np.arange(0, width, 2) / width
     angles = np.arange(context)[:, None] * np.exp(-math.log(10000.0) * steps)
@@ -91,7 +91,7 @@ def sinusoids(net: Network, context: int, width: int) -> Any:
     return constant(net, table[:, :width].astype(np.float32))
 
 
-def token_input(net: Network, name: str = "tokens") -> ir.Value:
+def token_input(net: NetworkBuilder, name: str = "tokens") -> ir.Value:
     """An input of whole numbers: (batch, time)."""
     return net.op.input(name, "int64", ("batch", "time"))
 

@@ -9,11 +9,11 @@ import onnx_ir as ir
 from onward.runner.architectures import layers as layer
 from onward.runner.architectures.initial_weights import he_normal
 from onward.runner.architectures.layers import Image, check_divides, double_size
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 
 
 def unet(
-    net: Network,
+    net: NetworkBuilder,
     *,
     image: Image = (3, 64, 64),
     classes: int = 2,
@@ -51,7 +51,7 @@ def unet(
     return op.model(mask=layer.conv(net, x, "mask", classes, 1, draw=he_normal))
 
 
-def _double(net: Network, x: Any, name: str, channels: int, batch_norm: bool) -> Any:
+def _double(net: NetworkBuilder, x: Any, name: str, channels: int, batch_norm: bool) -> Any:
     """Two 3x3 convolutions."""
     for i in (1, 2):
         if batch_norm:

@@ -16,7 +16,7 @@ from onward.runner.architectures.initial_weights import (
     zeros,
 )
 from onward.runner.architectures.layers import Image, check_divides, layer_norm, width_of
-from onward.runner.architectures.network import Network
+from onward.runner.architectures.network import NetworkBuilder
 from onward.runner.architectures.transformer_blocks import attend, check_heads, sizes_of
 
 Sizes = Literal["tiny", "small", "base", "large"]
@@ -32,7 +32,7 @@ _BIAS = normal(1e-6)  # of the two linear layers of a block, as in the paper's c
 
 
 def vit(
-    net: Network,
+    net: NetworkBuilder,
     *,
     size: Sizes = "tiny",
     layers: int | None = None,
@@ -80,7 +80,7 @@ def vit(
     return op.model(scores=layer.linear(net, first, "head", classes, zeros))
 
 
-def _block(net: Network, x: Any, name: str, heads: int, drop: float) -> Any:
+def _block(net: NetworkBuilder, x: Any, name: str, heads: int, drop: float) -> Any:
     """x + attention(norm(x)), then x + mlp(norm(x))"""
     op, width = net.op, width_of(x)
     normed = layer_norm(net, x, f"{name}.norm1", _EPSILON)

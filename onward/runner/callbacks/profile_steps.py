@@ -26,8 +26,7 @@ from onward.graph.paths import make_folder
 from onward.measure.profile.record_costs import Graphs
 from onward.measure.profile.report import Profile, profile_model, profile_runs
 from onward.measure.profile.timed_runs import Measurement, Timing
-from onward.measure.profile.trace import Run as TracedRun
-from onward.measure.profile.trace import Trace, read_trace
+from onward.measure.profile.trace import Trace, TracedRun, read_trace
 from onward.providers.options import SessionOptions
 from onward.runner.callback import Callback
 from onward.runner.events import StepRecord

@@ -17,8 +17,8 @@ from onward.providers.options import SessionOptions
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import TrainingProgram
 from onward.workers import messages
+from onward.workers.request_loop import Request, serve
 from onward.workers.resource_limits import limit_resources
-from onward.workers.serve import Request, serve
 
 _STEPS = 3  # that are timed, after one that allocates
 _OUT_OF_MEMORY = ("memory", "alloc")  # in the messages of engines

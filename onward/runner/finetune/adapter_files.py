@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.checkpoints.model_match import check_match, fingerprint
-from onward.checkpoints.tensor_files import StrPath, TensorSpec, read, write
+from onward.checkpoints.tensor_files import StrPath, TensorMetadata, read, write
 from onward.errors import CheckpointError, CheckpointMismatch, OptionError, WeightsError
 from onward.message_text import suggest_names
 from onward.runner.finetune.head import new_head
@@ -109,10 +109,10 @@ def _with_head(base: ir.Model, properties: Mapping[str, Any]) -> ir.Model:
     return new_head(base, outputs).model
 
 
-def _specs(model: ir.Model) -> dict[str, TensorSpec]:
+def _specs(model: ir.Model) -> dict[str, TensorMetadata]:
     """The types and shapes of a model's initializers."""
     return {
-        str(name): TensorSpec(
+        str(name): TensorMetadata(
             np.dtype(value.const_value.dtype.numpy()).name,
             tuple(value.const_value.shape.numpy()),
         )

@@ -18,8 +18,8 @@ from onward.graph.files import least_ir_version
 from onward.graph.graph_ops import extend, taken_names
 from onward.graph.initializer_names import rename
 from onward.graph.shapes.infer import infer_shapes
+from onward.passes.drop_unused import drop_unused
 from onward.passes.exporters.provenance import CALL
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array, attribute, input_of

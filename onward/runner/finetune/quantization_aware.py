@@ -24,9 +24,9 @@ from onward.errors import OptionError, UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend, taken_names
 from onward.passes.composites import DOMAIN
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.fake_quantization import Grid, best_scales, fake_quantize
+from onward.passes.drop_unused import drop_unused
+from onward.passes.fake_quantization import QuantizationGrid, best_scales, fake_quantize
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
 from onward.programs.export import export_model, tied_tensors
@@ -70,7 +70,7 @@ class QuantizationAware:
 class RoundedWeight:
     """The grid of a weight, and the names of its scale and of the value that layers read."""
 
-    grid: Grid
+    grid: QuantizationGrid
     scale: str
     value: str
 
@@ -205,15 +205,15 @@ def _round_data(
     return scales
 
 
-def _weight_grid(layer: LinearLayer, bits: int, block: int) -> Grid:
+def _weight_grid(layer: LinearLayer, bits: int, block: int) -> QuantizationGrid:
     """Scales per output, or in blocks of an output's weights if it is a matrix."""
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits == 8:
         low = -_LARGEST_WEIGHT
     out = 0 if layer.out_first else 1
     if block and not layer.is_conv:
-        return Grid(low=low, high=high, axis=1 - out, block=block)
-    return Grid(low=low, high=high, axis=out)
+        return QuantizationGrid(low=low, high=high, axis=1 - out, block=block)
+    return QuantizationGrid(low=low, high=high, axis=out)
 
 
 def _tied_copies(model: ir.Model, tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -272,7 +272,7 @@ def _calibrate(
     return {value: ranges[str(value.name)] for value in values}
 
 
-def _weight_scales(weight: ir.Value, grid: Grid) -> Array:
+def _weight_scales(weight: ir.Value, grid: QuantizationGrid) -> Array:
     """The step of each output's or block's weights."""
     array = _array(weight)
     if grid.block or grid.high < _LARGEST_WEIGHT:

@@ -22,8 +22,8 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.losses.loss import Loss
 from onward.optimizers.optimizer import Optimizer
-from onward.programs.options import TrainingOptions
 from onward.programs.program import AVERAGE, Array, Layout, slot_name
+from onward.programs.training_options import TrainingOptions
 from onward.providers.choose import Asked
 from onward.runner.finetune.layer_depths import UnfreezingStage
 from onward.sessions.training.session import TrainingSession

@@ -17,7 +17,7 @@ from onward.runner.plan.model_shapes import ScoresPort, TensorPort
 from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.score_ending import TWO_PROBABILITIES
 from onward.runner.plan.target_facts import TargetFacts
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 _LIKE_OUTPUT: dict[str, Any] = {
     "mse": MSE, "l1": L1, "huber": Huber, "smooth_l1": SmoothL1, "kl": KL, "cosine": Cosine,
@@ -36,7 +36,7 @@ class ChosenLoss:
     dtype: str  # of the target's feed
     shape: tuple[int | None, ...]  # of the target's feed
     axis: int | None  # where the classes are
-    choice: Choice
+    choice: ChosenSetting
 
 
 def choose_loss(
@@ -50,7 +50,7 @@ def choose_loss(
         loss = Output(port.output.name)
         return ChosenLoss(
             loss, "output", port.output.name, "float32", (), None,
-            Choice("loss", "output", "as given"),
+            ChosenSetting("loss", "output", "as given"),
         )  # fmt: skip
     if config.loss == "auto":
         name, why = _guess(port.scores, facts)
@@ -73,9 +73,9 @@ def choose_loss(
         why = f"{why}, where every class has its own"
         return ChosenLoss(
             OneVersusRest(output=reads.name, target=feed), name, reads.name, "int64", labels, 1,
-            Choice("loss", "bce_with_logits", why),
+            ChosenSetting("loss", "bce_with_logits", why),
         )  # fmt: skip
-    choice = Choice("loss", name, why)
+    choice = ChosenSetting("loss", name, why)
     dtype = "float64" if reads.dtype == "float64" else "float32"
     if name == "cross_entropy":
         return _cross_entropy(config, reads, facts, feed, dtype, choice)
@@ -136,7 +136,7 @@ def _cross_entropy(
     facts: TargetFacts | None,
     feed: str,
     dtype: str,
-    choice: Choice,
+    choice: ChosenSetting,
 ) -> ChosenLoss:
     if facts is None:
         raise OptionError("cross entropy needs a target\nsay it: target='...'")

@@ -9,7 +9,7 @@ from onward.message_text import list_names, suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.dataset import IMAGE, TEXT, Column
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 Matched = dict[str, tuple[str, ...]]  # columns by input
 
@@ -20,7 +20,7 @@ def match_inputs(
     ports: ModelPorts,
     target: str | None,
     keep_one: bool,
-) -> tuple[Matched, list[Choice]]:
+) -> tuple[Matched, list[ChosenSetting]]:
     """The columns of every input, and why.
 
     `keep_one`: the target is not known by name, so columns that no input needs may be left.
@@ -33,7 +33,7 @@ def match_inputs(
             same = None
         if port.name not in matched and same is not None:
             matched[port.name] = (same,)
-            choices.append(Choice(f"input {port.name}", same, "the same name"))
+            choices.append(ChosenSetting(f"input {port.name}", same, "the same name"))
             free.remove(same)
     rest = [port for port in ports.inputs if port.name not in matched]
     for port in rest:
@@ -43,7 +43,7 @@ def match_inputs(
         if len(alone) == 1 and (arrays or len(rest) > 1 or len(free) == 1):
             why = "the only column that fits" if len(free) > 1 else "the only column"
             matched[port.name] = (alone[0],)
-            choices.append(Choice(f"input {port.name}", alone[0], why))
+            choices.append(ChosenSetting(f"input {port.name}", alone[0], why))
             free.remove(alone[0])
             continue
         joined = _joined(port, free, columns, keep_one) if len(rest) == 1 else []
@@ -51,14 +51,14 @@ def match_inputs(
             raise _unmatched(port, free, columns)
         matched[port.name] = tuple(joined)
         shown = ", ".join(joined) if len(joined) < 6 else f"{joined[0]} ... {joined[-1]}"
-        choices.append(Choice(f"input {port.name}", shown, f"{len(joined)} columns, joined"))
+        choices.append(ChosenSetting(f"input {port.name}", shown, f"{len(joined)} columns, joined"))
         free = [name for name in free if name not in joined]
     return matched, choices
 
 
 def _given(
     config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
-) -> tuple[Matched, list[Choice]]:
+) -> tuple[Matched, list[ChosenSetting]]:
     matched: Matched = {}
     known = [each.name for each in ports.inputs]
     for name, listed in (config.inputs or {}).items():
@@ -72,7 +72,9 @@ def _given(
                 hint = suggest_names(column, columns, "its columns are")
                 raise ColumnMissing(f"inputs: the data has no column {column!r}\n{hint}")
         matched[name] = tuple(listed)
-    return matched, [Choice(f"input {n}", ", ".join(c), "as given") for n, c in matched.items()]
+    return matched, [
+        ChosenSetting(f"input {n}", ", ".join(c), "as given") for n, c in matched.items()
+    ]
 
 
 def _is_one_of_many(

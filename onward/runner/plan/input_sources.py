@@ -20,7 +20,7 @@ from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.input_columns import Matched
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 _SAMPLE = 1024  # images whose mean is that of all
 _FEW = 64  # images in memory at once
@@ -31,13 +31,13 @@ _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC
 
 def make_sources(
     config: TrainConfig, ports: ModelPorts, matched: Matched, data: Dataset, positions: Array
-) -> tuple[tuple[FeedSource, ...], list[Choice]]:
+) -> tuple[tuple[FeedSource, ...], list[ChosenSetting]]:
     """How every input is made of its columns, and what is done to them."""
     used = [name for port in ports.inputs for name in matched[port.name]]
     floats = {name for port in ports.inputs if port.is_float for name in matched[port.name]}
     single = [name for name in dict.fromkeys(used) if _is_single(data.columns[name])]
     surveys = survey_columns(data, [name for name in single if name in floats], positions)
-    sources, choices = [], list[Choice]()
+    sources, choices = [], list[ChosenSetting]()
     for port in ports.inputs:
         encoders: dict[str, tuple[Encoder, ...]] = {}
         for name in matched[port.name]:
@@ -59,7 +59,7 @@ def _encoders(
     data: Dataset,
     positions: Array,
     survey: ColumnSurvey | None,
-    choices: list[Choice],
+    choices: list[ChosenSetting],
 ) -> tuple[Encoder, ...]:
     column, scaled = data.columns[name], config.standardize is not False
     if column.dtype == IMAGE:
@@ -72,7 +72,7 @@ def _encoders(
                 "the data"
             )
         categories = tuple(sorted(survey.categories))
-        choices.append(Choice("one-hot", name, f"{len(categories)} texts"))
+        choices.append(ChosenSetting("one-hot", name, f"{len(categories)} texts"))
         return (OneHotColumn(name, categories),)
     if not port.is_float or column.dtype == bool:
         return ()
@@ -80,12 +80,12 @@ def _encoders(
         filled = (FillMissing(name, survey.mean),) if column.dtype.kind == "f" else ()
         if not scaled:
             return filled
-        choices.append(Choice("standardize", name, "to mean 0 and standard deviation 1"))
+        choices.append(ChosenSetting("standardize", name, "to mean 0 and standard deviation 1"))
         return (*filled, Standardize(name, (survey.mean,), (survey.std,)))
     if column.dtype == np.uint8 and None not in column.shape:
         return (_byte_scaling(name, data, positions, scaled, choices),)
     if config.standardize:
-        choices.append(Choice("standardize", name, "as given"))
+        choices.append(ChosenSetting("standardize", name, "as given"))
         return (Standardize.fit(data, name, positions),)
     return ()
 
@@ -96,7 +96,7 @@ def _image_encoders(
     data: Dataset,
     positions: Array,
     scaled: bool,
-    choices: list[Choice],
+    choices: list[ChosenSetting],
 ) -> tuple[Encoder, ...]:
     channels, height, width, _ = image_sizes(port)
     if data.columns[name].shape[0] not in (channels, None):
@@ -108,29 +108,29 @@ def _image_encoders(
     if size is None and None in data.columns[name].shape:
         first = data.read(positions[:1], [name])[name][0]
         size = (int(first.shape[1]), int(first.shape[2]))
-        choices.append(Choice("image size", f"{size[0]} x {size[1]}", "of the first image"))
+        choices.append(ChosenSetting("image size", f"{size[0]} x {size[1]}", "of the first image"))
     if not port.is_float:
         return ()  # the model reads bytes
     if not scaled:
-        choices.append(Choice("pixels", name, "0 to 1"))
+        choices.append(ChosenSetting("pixels", name, "0 to 1"))
         return (ImagePixels(name, size),)
     pixels = ImagePixels.fit(data, name, _sample(positions), size=size)
     mean = ", ".join(f"{each:.3f}" for each in pixels.mean)
-    choices.append(Choice("pixels", name, f"mean {mean} of the training data subtracted"))
+    choices.append(ChosenSetting("pixels", name, f"mean {mean} of the training data subtracted"))
     return (pixels,)
 
 
 def _byte_scaling(
-    name: str, data: Dataset, positions: Array, scaled: bool, choices: list[Choice]
+    name: str, data: Dataset, positions: Array, scaled: bool, choices: list[ChosenSetting]
 ) -> Standardize:
     """Arrays of bytes: one mean and one standard deviation, for pixels of any layout."""
     if not scaled:
-        choices.append(Choice("pixels", name, "bytes, 0 to 1"))
+        choices.append(ChosenSetting("pixels", name, "bytes, 0 to 1"))
         return Standardize(name, (0.0,), (255.0,))
     survey = ColumnSurvey()
     for _, some in read_chunks(data, name, _sample(positions), _FEW):
         survey.add_numbers(some.astype(np.float64).reshape(-1))
-    choices.append(Choice("pixels", name, f"bytes; mean {survey.mean:.1f} subtracted"))
+    choices.append(ChosenSetting("pixels", name, f"bytes; mean {survey.mean:.1f} subtracted"))
     return Standardize(name, (survey.mean,), (survey.std,))
 
 
@@ -217,10 +217,10 @@ def _is_single(column: Column) -> bool:
     return column.dtype != IMAGE and not column.shape
 
 
-def _summed(choices: list[Choice]) -> list[Choice]:
+def _summed(choices: list[ChosenSetting]) -> list[ChosenSetting]:
     """Many standardised columns in one line."""
     same = [each for each in choices if each.what == "standardize"]
     others = [each for each in choices if each.what != "standardize"]
     if len(same) < 2:
         return choices
-    return [*others, Choice("standardize", f"{len(same)} columns", same[0].why)]
+    return [*others, ChosenSetting("standardize", f"{len(same)} columns", same[0].why)]

@@ -10,11 +10,11 @@ from onward.optimizers.catalogue import OPTIMIZERS
 from onward.optimizers.ema import EMA
 from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.schedules import Constant, Cosine, Linear, OneCycle, Schedule, WarmUp
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.runner.asked_providers import asked_providers
 from onward.runner.config import TrainConfig
 from onward.runner.finetune.adapted_model import AdaptedModel
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 from onward.runner.precision import choose_precision
 
 _ONE_CYCLE_RISE = 0.3  # the share of steps, as torch's OneCycleLR has it
@@ -31,7 +31,7 @@ def check_resolved(config: TrainConfig) -> int:
     return int(config.batch_size)
 
 
-def make_optimizer(config: TrainConfig) -> tuple[Optimizer, list[Choice]]:
+def make_optimizer(config: TrainConfig) -> tuple[Optimizer, list[ChosenSetting]]:
     """The optimizer of a config, with its own learning rate where none is given."""
     kind = next(each for name, each in OPTIMIZERS.items() if name.lower() == config.optimizer)
     known = {each.name for each in fields(kind)}
@@ -46,7 +46,7 @@ def make_optimizer(config: TrainConfig) -> tuple[Optimizer, list[Choice]]:
     if config.learning_rate is not None:
         return optimizer, []
     return optimizer, [
-        Choice("learning rate", f"{optimizer.lr:g}", f"the usual one of {config.optimizer}")
+        ChosenSetting("learning rate", f"{optimizer.lr:g}", f"the usual one of {config.optimizer}")
     ]
 
 
@@ -76,14 +76,14 @@ def make_schedule(config: TrainConfig, steps: int) -> Schedule:
     return WarmUp(steps=warm, schedule=schedule, start_factor=1 / (warm + 1)) if warm else schedule
 
 
-def explain_precision(config: TrainConfig) -> list[Choice]:
+def explain_precision(config: TrainConfig) -> list[ChosenSetting]:
     """The type of mixed precision, where the config asks for any."""
     found = choose_precision(config.mixed_precision, asked_providers(config))
     if config.mixed_precision == "none":
         return []
     if config.mixed_precision == "auto":
-        return [Choice("precision", found or "float32", "what the provider is faster with")]
-    return [Choice("precision", str(found), "as given")]
+        return [ChosenSetting("precision", found or "float32", "what the provider is faster with")]
+    return [ChosenSetting("precision", str(found), "as given")]
 
 
 def make_options(

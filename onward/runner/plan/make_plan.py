@@ -61,7 +61,7 @@ from onward.runner.plan.token_inputs import (
     without_inputs,
 )
 from onward.runner.plan.training_data import TrainingData, open_training_data
-from onward.runner.plan.training_plan import Choice, TrainingPlan
+from onward.runner.plan.training_plan import ChosenSetting, TrainingPlan
 from onward.runner.plan.vocabulary_size import check_vocabulary
 
 
@@ -106,7 +106,7 @@ def make_plan(
     output = ports.scores.output.name
     is_own = any(value.name == output for value in loaded.graph.outputs)  # not behind a ZipMap
     adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
-    choices += [Choice("model", note, "as given") for note in adapted.notes]
+    choices += [ChosenSetting("model", note, "as given") for note in adapted.notes]
     trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
     feed = _target_feed(adapted.model)
     if facts is None and config.loss != "output":
@@ -172,7 +172,7 @@ class PlannedColumns:
 
     target: str | None
     sources: tuple[FeedSource, ...]
-    choices: list[Choice]
+    choices: list[ChosenSetting]
     rows: RowSplit
     facts: TargetFacts | None
     vocabulary: Vocabulary | None
@@ -191,8 +191,8 @@ def _read_columns(
     target, choice = find_target(config, columns, ports)
     if target is None and stored is not None and stored.target is not None:
         target = next((name for name in stored.target.columns if name in columns), None)
-        choice = Choice("target", str(target), "as in the model's stored preprocessing")
-    choices = list[Choice]()
+        choice = ChosenSetting("target", str(target), "as in the model's stored preprocessing")
+    choices = list[ChosenSetting]()
     matched: dict[str, tuple[str, ...]] = {}
     made_of_text, vocabulary = None, opened.vocabulary
     rest = ports
@@ -228,7 +228,7 @@ def _read_columns(
     rows = split_rows(config, opened, facts)
     choices.append(rows.choice)
     if reused is not None:
-        choices.append(Choice("preprocessing", "of the model", "it was stored with it"))
+        choices.append(ChosenSetting("preprocessing", "of the model", "it was stored with it"))
         return PlannedColumns(target, reused, choices, rows, facts, vocabulary)
     if is_reconstruction(ports) and ports.scores.ending == "Sigmoid":
         config = config.model_copy(update={"standardize": False})  # outputs are between 0 and 1
@@ -254,7 +254,7 @@ def _stored_sources(
     return stored.inputs if known and feeds == {each.name for each in ports.inputs} else None
 
 
-def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[Choice]]:
+def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[ChosenSetting]]:
     """The batch size, or the one that the model's inputs fix."""
     fixed = {each.shape[0] for each in ports.inputs if each.shape and each.shape[0] is not None}
     if not fixed:
@@ -262,7 +262,7 @@ def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[Choice]]:
     [own] = list(fixed)[:1]
     assert own is not None
     why = "the model was exported with this batch size; rows that do not fill one are left out"
-    return own, [Choice("batch size", str(own), why)]
+    return own, [ChosenSetting("batch size", str(own), why)]
 
 
 def _target_feed(model: ir.Model) -> str:

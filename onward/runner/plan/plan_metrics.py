@@ -17,7 +17,7 @@ from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metri
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 _OF_CLASSES = ("cross_entropy", "bce_with_logits")
 
@@ -58,14 +58,14 @@ class HardTargetMetric:
 
 def choose_metrics(
     config: TrainConfig, chosen: ChosenLoss, port: TensorPort
-) -> tuple[Callable[[], list[Metric]], list[Choice]]:
+) -> tuple[Callable[[], list[Metric]], list[ChosenSetting]]:
     """A function that makes the metrics of an evaluation; those of the config, or that fit."""
     choices = []
     names = config.metrics
     if names is None:
         names = [each.name for each in default_metrics(chosen.name, port.shape, chosen.axis)]
         if names:
-            choices = [Choice("metrics", ", ".join(names), f"they fit {chosen.name}")]
+            choices = [ChosenSetting("metrics", ", ".join(names), f"they fit {chosen.name}")]
     if config.metrics and chosen.name == "output":
         raise OptionError(
             "metrics compare an output with a target, but the model's own output is the loss\n"
@@ -93,7 +93,7 @@ def _check_fits(names: list[str], loss: str) -> None:
 
 def choose_monitor(
     config: TrainConfig, metrics: list[Metric], is_evaluated: bool
-) -> tuple[str, bool, Choice]:
+) -> tuple[str, bool, ChosenSetting]:
     """The number that chooses the best weights, and whether a higher one is better."""
     known = {f"val_{each.name}": each.higher_is_better for each in metrics} | {"val_loss": False}
     known = {**known, "loss": False} if is_evaluated else {"loss": False}
@@ -107,13 +107,13 @@ def choose_monitor(
         why = "the first metric" if name not in ("loss", "val_loss") else "there is no metric"
         if not is_evaluated:
             why = "no rows are held out"
-        return name, known[name], Choice("monitor", name, why)
+        return name, known[name], ChosenSetting("monitor", name, why)
     asked = config.monitor
     name = f"val_{asked}" if asked not in known and f"val_{asked}" in known else asked
     if name not in known:
         hint = suggest_names(name, known, "measured are")
         raise OptionError(f"monitor: {asked!r} is not measured\n{hint}")
-    return name, known[name], Choice("monitor", name, "as given")
+    return name, known[name], ChosenSetting("monitor", name, "as given")
 
 
 def choose_scores(

@@ -13,7 +13,7 @@ from onward.runner.data.dataset import Array, Dataset, read_column
 from onward.runner.data.order import class_balanced, split
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_data import TrainingData
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 _ROWS_OF_A_CLASS = 3  # on average; whole numbers with fewer are not classes
 
@@ -25,7 +25,7 @@ class RowSplit:
     training: Array
     validation: Array | None
     held_out: Dataset | None
-    choice: Choice
+    choice: ChosenSetting
 
 
 def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | None) -> RowSplit:
@@ -35,10 +35,10 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
         rows = np.arange(len(data.validation))
         if not len(rows):
             raise DataError("the validation data has no rows\ngive other data, or none")
-        choice = Choice("validation", _rows(len(rows)), "data of their own")
+        choice = ChosenSetting("validation", _rows(len(rows)), "data of their own")
         return RowSplit(np.arange(count), rows, data.validation, choice)
     if not config.validation_split:
-        choice = Choice("validation", "none", "validation_split is 0")
+        choice = ChosenSetting("validation", "none", "validation_split is 0")
         return RowSplit(np.arange(count), None, None, choice)
     labels = None
     why = f"a share of {config.validation_split:g}, at random"
@@ -53,7 +53,9 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
             f"the data has {_rows(count)}: none is left to evaluate on\n"
             "give more rows, or validation_split=0"
         )
-    return RowSplit(training, held, data.training, Choice("validation", _rows(len(held)), why))
+    return RowSplit(
+        training, held, data.training, ChosenSetting("validation", _rows(len(held)), why)
+    )
 
 
 def balanced_order(

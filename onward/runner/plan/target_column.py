@@ -9,7 +9,7 @@ from onward.message_text import list_names, suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.dataset import Column
 from onward.runner.plan.model_shapes import ModelPorts
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 TARGET_NAMES = (
     "target", "targets", "label", "labels", "class", "classes", "y", "next_tokens", "category",
@@ -29,27 +29,27 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
 
 def find_target(
     config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
-) -> tuple[str | None, Choice | None]:
+) -> tuple[str | None, ChosenSetting | None]:
     """The target by setting or by name; None where what no input takes has to tell."""
     if config.target is not None:
         if config.target not in columns:
             hint = suggest_names(config.target, columns, "its columns are")
             raise ColumnMissing(f"the data has no column {config.target!r} (target)\n{hint}")
-        return config.target, Choice("target", config.target, "as given")
+        return config.target, ChosenSetting("target", config.target, "as given")
     if is_reconstruction(ports) or config.loss == "output":
         return None, None
     fed = {each.name for each in ports.inputs} | _given_inputs(config)
     for known in TARGET_NAMES:
         for name in columns:
             if name.lower() == known and name not in fed:
-                return name, Choice("target", name, "by its name")
+                return name, ChosenSetting("target", name, "by its name")
     return None, None
 
 
-def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None, Choice]:
+def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None, ChosenSetting]:
     """The only column that no input takes; None, the input itself, for an autoencoder."""
     if len(left) == 1:
-        return left[0], Choice("target", left[0], "the only column that no input takes")
+        return left[0], ChosenSetting("target", left[0], "the only column that no input takes")
     losses = [each.output.name for each in ports.endings if not each.output.shape]
     if losses and not left and not is_reconstruction(ports):
         raise DataError(
@@ -59,7 +59,9 @@ def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None,
     output = ports.scores.output
     if is_reconstruction(ports) or (not left and same_sizes(ports)):
         name = ports.inputs[0].name
-        return None, Choice("target", name, f"output {output.name!r} has the shape of this input")
+        return None, ChosenSetting(
+            "target", name, f"output {output.name!r} has the shape of this input"
+        )
     raise DataError(
         "which column should the model predict? "
         + (f"no input takes {list_names(left)}" if left else "the inputs take every column")

@@ -15,7 +15,7 @@ from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.target_facts import TargetFacts
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 
 def make_target(
@@ -24,7 +24,7 @@ def make_target(
     facts: TargetFacts,
     feed: str,
     known: tuple[Any, ...] = (),
-) -> tuple[FeedSource, tuple[Any, ...], list[Choice]]:
+) -> tuple[FeedSource, tuple[Any, ...], list[ChosenSetting]]:
     """The target's source, and the classes of a classifier.
 
     `known` are the classes of an earlier training of this model, which keep their numbers.
@@ -39,16 +39,20 @@ def make_target(
         if facts.kind in ("text", "bool") and not facts.shape:
             classes = known if set(facts.values) <= set(known) else facts.values
             encoders = (ClassLabels(facts.column, classes),)
-            choices.append(Choice("classes", _shown(classes), "in the order of the alphabet"))
+            choices.append(
+                ChosenSetting("classes", _shown(classes), "in the order of the alphabet")
+            )
         elif facts.class_names:
             classes = facts.class_names
-            choices.append(Choice("classes", _shown(classes), "names that the data has for them"))
+            choices.append(
+                ChosenSetting("classes", _shown(classes), "names that the data has for them")
+            )
         elif count is not None and not facts.shape:
             classes = tuple(range(count))
             if _starts_at_one(chosen, facts, count, known):
                 classes = tuple(range(1, count + 1))
                 encoders = (ClassLabels(facts.column, classes),)
-                choices.append(Choice("classes", _shown(classes), "the labels start at 1"))
+                choices.append(ChosenSetting("classes", _shown(classes), "the labels start at 1"))
         if count is not None and len(classes) > count:
             raise DataError(
                 f"target {facts.column!r} has {len(classes)} classes ({_shown(classes)}), the "
@@ -57,7 +61,7 @@ def make_target(
             )
         if count is not None and len(classes) < count and classes:
             why = f"the model has {count} outputs, the data {len(classes)} classes"
-            choices.append(Choice("unused outputs", str(count - len(classes)), why))
+            choices.append(ChosenSetting("unused outputs", str(count - len(classes)), why))
             classes += tuple(f"unused {number}" for number in range(len(classes), count))
     elif chosen.name == "bce_with_logits" and not facts.shape:
         if not facts.is_two and facts.kind != "float":
@@ -70,7 +74,7 @@ def make_target(
             if facts.values != (0, 1) and not facts.class_names:
                 encoders = (ClassLabels(facts.column, classes),)
             classes = facts.class_names or classes
-            choices.append(Choice("classes", _shown(classes), "0 and 1"))
+            choices.append(ChosenSetting("classes", _shown(classes), "0 and 1"))
     kept = {facts.column: encoders} if encoders else {}
     source = FeedSource(feed, (facts.column,), kept, chosen.dtype, chosen.shape)
     return source, classes, choices

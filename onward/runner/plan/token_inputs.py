@@ -17,7 +17,7 @@ from onward.runner.plan.block_size import block_size
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.model_shapes import ModelPorts
 from onward.runner.plan.preprocessing import Preprocessing
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 CHARACTERS = "characters"  # the setting that says: a token for each character
 _FILE = "tokenizer.json"
@@ -32,13 +32,13 @@ class FoundTokenizer:
     source: Path | TextTokenizer
     why: str
 
-    def read(self) -> tuple[TextTokenizer, Choice]:
+    def read(self) -> tuple[TextTokenizer, ChosenSetting]:
         """The tokenizer, and what the plan shows of it."""
         if isinstance(self.source, TextTokenizer):
             shown, opened = "of the model", self.source
         else:
             shown, opened = str(self.source), read_tokenizer(self.source)
-        return opened, Choice("tokenizer", shown, f"{self.why}; {opened.size:,} tokens")
+        return opened, ChosenSetting("tokenizer", shown, f"{self.why}; {opened.size:,} tokens")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class TokenizedInputs:
 
     sources: tuple[FeedSource, ...]
     tokenizer: TextTokenizer
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenSetting, ...]
 
 
 def find_tokenizer(
@@ -113,10 +113,12 @@ def tokenize_columns(
     ]
     words = {TOKENS: "tokens", MASK: "the attention mask", TYPES: "the token types"}
     choices = [
-        Choice(f"input {each.name}", ", ".join(texts), f"{words[fields[each.name]]} of the text")
+        ChosenSetting(
+            f"input {each.name}", ", ".join(texts), f"{words[fields[each.name]]} of the text"
+        )
         for each in chosen
     ]
-    most = Choice("text length", f"{length} tokens at most", why)
+    most = ChosenSetting("text length", f"{length} tokens at most", why)
     return TokenizedInputs(tuple(sources), tokenizer, (choice, *choices, most))
 
 

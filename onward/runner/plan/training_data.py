@@ -21,7 +21,7 @@ from onward.runner.plan.block_size import block_size
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.model_shapes import ModelPorts
 from onward.runner.plan.token_inputs import FoundTokenizer, token_inputs
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 
 _HELD_OUT = ("val", "valid", "validation", "dev")  # splits of a folder to evaluate on
 
@@ -32,7 +32,7 @@ class TrainingData:
 
     training: Dataset
     validation: Dataset | None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ChosenSetting, ...] = ()
     vocabulary: Vocabulary | None = None  # of blocks of running text
 
     def class_names(self, target: str) -> tuple[str, ...]:
@@ -66,7 +66,9 @@ def open_training_data(
     choices = []
     if held_out is None and split is not None:
         held_out = splits[split]
-        choices.append(Choice("validation", split, f"{source} has a folder or file of that name"))
+        choices.append(
+            ChosenSetting("validation", split, f"{source} has a folder or file of that name")
+        )
     settings = _settings(config, source, ports)
     texts = _text_files(source)
     fields = token_inputs(ports)
@@ -81,7 +83,7 @@ def open_training_data(
             choices.append(choice)
         vocabulary = vocabulary or _vocabulary([*texts, *_text_files(held_out)])
         settings |= {"block": block, "vocabulary": vocabulary}
-        choices.append(Choice("block", f"{block} {word}", why))
+        choices.append(ChosenSetting("block", f"{block} {word}", why))
     else:
         vocabulary = None
         if config.block is not None and tokenizer is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.losses.loss import Loss
 from onward.optimizers.optimizer import Optimizer
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.runner.data.batches import Batches
 from onward.runner.finetune.adapted_model import AdaptedModel
 from onward.runner.metrics.class_scores import ScoreSettings
@@ -17,10 +17,10 @@ from onward.runner.plan.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenSetting:
     """A setting that was worked out, and from what; printed before the first step.
 
-    >>> print(Choice("loss", "cross_entropy", "target 'kind' has 3 classes"))
+    >>> print(ChosenSetting("loss", "cross_entropy", "target 'kind' has 3 classes"))
     loss: cross_entropy (target 'kind' has 3 classes)
     """
 
@@ -52,5 +52,5 @@ class TrainingPlan:
     steps: int  # updates, if nothing stops the run
     monitor: str  # the number that chooses the best weights: "val_accuracy"
     higher_is_better: bool
-    choices: Sequence[Choice]
+    choices: Sequence[ChosenSetting]
     sizes: Mapping[str, int]  # {"training rows": 800, "validation rows": 200}

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     from onward.runner.events import Evaluation
-    from onward.runner.plan.training_plan import Choice
+    from onward.runner.plan.training_plan import ChosenSetting
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ReportFacts:
     """
 
     config: Mapping[str, Any]  # every setting, as TrainConfig.model_dump() gives them
-    choices: Sequence[Choice] = ()
+    choices: Sequence[ChosenSetting] = ()
     evaluation: Evaluation | None = None  # of the exported weights
     classes: Sequence[Any] = ()  # of a classifier, by number
     trained_parameters: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 from onward.runner.callback import Callback
 from onward.runner.sweep.study_journal import open_study, quiet_optuna
 from onward.runner.sweep.sweep_trial import PruneTrial, StopWhenAsked, find_run_trial
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 
 def run_request(request: Request) -> tuple[dict[str, Any], list[Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 from onward.errors import RequestExpired, ServerOverloaded, ServingError
 from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
 from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
-from onward.serving.batching.scheduler import BatchPolicy, Scheduler
+from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 from onward.serving.batching.sequence_batching import SequenceBatching
 from onward.serving.requests import Array
 
@@ -41,7 +41,7 @@ class Dispatcher:
         refuse: Callable[[QueuedRequest, ServingError], None],
     ) -> None:
         self._model, self._loop, self._clock = model, loop, clock
-        self._scheduler: Scheduler[QueuedRequest] = Scheduler(policy, delay)
+        self._scheduler: BatchScheduler[QueuedRequest] = BatchScheduler(policy, delay)
         self._delay, self._sequences = delay, sequences
         self._start, self._refuse = start, refuse
         self._instances = self._idle = instances

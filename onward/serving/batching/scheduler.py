@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 
-class Work(Protocol):
+class WaitingRequest(Protocol):
     """A waiting request, as the scheduler sees it."""
 
     key: Hashable  # work of the same key can run in one batch
@@ -27,8 +27,8 @@ class Work(Protocol):
     deadline: float  # infinite: it may wait for ever
 
 
-W = TypeVar("W", bound=Work)
-_PRIORITY: Callable[[Work], int] = attrgetter("priority")
+W = TypeVar("W", bound=WaitingRequest)
+_PRIORITY: Callable[[WaitingRequest], int] = attrgetter("priority")
 
 
 class Delay(Protocol):
@@ -48,7 +48,7 @@ class BatchPolicy:
     max_waiting: int = 1024
 
 
-class Scheduler(Generic[W]):
+class BatchScheduler(Generic[W]):
     """A bounded queue that forms batches of compatible work.
 
     Within one key, work leaves by priority and then in the order of its arrival. Among keys whose

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from onward.errors import ModelUnavailable, ServingError
-from onward.serving.batching.answers import Answers
 from onward.serving.batching.batch_check import NotRunnable, run_once
 from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
 from onward.serving.batching.batch_run import (
@@ -31,6 +30,7 @@ from onward.serving.batching.batching import Batching, plan_batching, served_inp
 from onward.serving.batching.dispatcher import Dispatcher, Sequences
 from onward.serving.batching.inline_runs import InlineRuns
 from onward.serving.batching.model_statistics import ModelStatistics
+from onward.serving.batching.request_answers import RequestAnswers
 from onward.serving.batching.request_check import RequestCheck
 from onward.serving.batching.scheduler import BatchPolicy
 from onward.serving.batching.sequence_batching import SequenceBatching
@@ -206,7 +206,7 @@ class ServedModel:
         )
         has_cache = settings.result_cache_bytes and sequences is None
         self._cache = ResultCache(settings.result_cache_bytes) if has_cache else None
-        self._answers = Answers(
+        self._answers = RequestAnswers(
             self._statistics,
             self._observer,
             self._cache,

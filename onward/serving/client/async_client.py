@@ -17,7 +17,7 @@ from onward.serving.client import client_protocol as protocol
 from onward.serving.client.async_connection import AsyncConnections
 from onward.serving.client.call_attempts import ExchangeFailed, RetryPolicy, Send, run_call
 from onward.serving.client.client_options import ClientOptions, choose_among
-from onward.serving.client.client_protocol import Call, HttpResponse, InferOptions, Json
+from onward.serving.client.client_protocol import ClientCall, HttpResponse, InferOptions, Json
 from onward.serving.client.grpc_connection import GrpcConnections
 from onward.serving.client.server_choice import ServerChoice
 from onward.serving.requests import Array
@@ -147,13 +147,13 @@ class AsyncClient:
             return await self._grpc.exchange_async(send)
         return await self._connections.exchange(send)
 
-    async def _do_everywhere(self, call: Call[Any], timeout: float | None) -> None:
+    async def _do_everywhere(self, call: ClientCall[Any], timeout: float | None) -> None:
         for server in self._choice.servers:
             await self._do(call, timeout, choice=ServerChoice([server]))
 
     async def _do(
         self,
-        call: Call[T],
+        call: ClientCall[T],
         timeout: float | None = None,
         *,
         retries: int | None = None,

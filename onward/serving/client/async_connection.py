@@ -10,7 +10,7 @@ from asyncio import StreamReader, StreamWriter
 from onward.serving.client.call_attempts import ExchangeFailed, Send
 from onward.serving.client.client_protocol import HttpResponse
 from onward.serving.client.response_reader import Want, read_response, request_head
-from onward.serving.client.server_choice import Server
+from onward.serving.client.server_choice import ServerEndpoint
 
 _LIMIT = 1 << 20  # bytes that a stream reads ahead
 _MAX_IDLE = 256  # connections of one server that wait for the next request
@@ -21,7 +21,7 @@ class AsyncConnections:
 
     def __init__(self, headers: str, tls: ssl.SSLContext | None) -> None:
         self._headers, self._tls = headers, tls
-        self._idle: dict[Server, list[tuple[StreamReader, StreamWriter]]] = {}
+        self._idle: dict[ServerEndpoint, list[tuple[StreamReader, StreamWriter]]] = {}
 
     async def exchange(self, send: Send) -> HttpResponse:
         """Send a request and read its response. ExchangeFailed: there is none."""
@@ -57,7 +57,7 @@ class AsyncConnections:
             writer.close()
         await asyncio.gather(*(each.wait_closed() for each in writers), return_exceptions=True)
 
-    def _take(self, server: Server) -> tuple[StreamReader, StreamWriter] | None:
+    def _take(self, server: ServerEndpoint) -> tuple[StreamReader, StreamWriter] | None:
         idle = self._idle.get(server)
         while idle:
             reader, writer = idle.pop()
@@ -66,7 +66,7 @@ class AsyncConnections:
             _close(writer)
         return None
 
-    async def _connect(self, server: Server) -> tuple[StreamReader, StreamWriter]:
+    async def _connect(self, server: ServerEndpoint) -> tuple[StreamReader, StreamWriter]:
         tls = (self._tls or ssl.create_default_context()) if server.is_tls else None
         reader, writer = await asyncio.open_connection(
             server.host, server.port, ssl=tls, limit=_LIMIT

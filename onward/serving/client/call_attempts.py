@@ -14,8 +14,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from onward.errors import RequestExpired, ServerUnreachable, ServingError
-from onward.serving.client.client_protocol import Call, HttpRequest, HttpResponse, seconds_to_wait
-from onward.serving.client.server_choice import Server, ServerChoice
+from onward.serving.client.client_protocol import (
+    ClientCall,
+    HttpRequest,
+    HttpResponse,
+    seconds_to_wait,
+)
+from onward.serving.client.server_choice import ServerChoice, ServerEndpoint
 
 T = TypeVar("T")
 
@@ -24,7 +29,7 @@ T = TypeVar("T")
 class Send:
     """Send a request to a server, and give back its response or the ExchangeFailed."""
 
-    server: Server
+    server: ServerEndpoint
     request: HttpRequest
     seconds: float | None
 
@@ -67,7 +72,7 @@ class RetryPolicy:
 
 
 def run_call(
-    call: Call[T],
+    call: ClientCall[T],
     choice: ServerChoice,
     policy: RetryPolicy,
     seconds: float | None,
@@ -76,7 +81,7 @@ def run_call(
 ) -> Steps[T]:
     """The steps of a call; its result is what the call reads from the response."""
     end = None if seconds is None else clock() + seconds
-    failed: set[Server] = set()
+    failed: set[ServerEndpoint] = set()
     retry = 0
     while True:
         left = None if end is None else end - clock()
@@ -96,9 +101,9 @@ def run_call(
 
 
 def _attempt(
-    call: Call[T],
+    call: ClientCall[T],
     choice: ServerChoice,
-    server: Server,
+    server: ServerEndpoint,
     left: float | None,
     clock: Callable[[], float],
 ) -> Generator[Send | Wait, HttpResponse | ExchangeFailed | None, HttpResponse | ExchangeFailed]:
@@ -123,7 +128,7 @@ def _is_refusal(response: HttpResponse) -> bool:
 
 
 def _pause_before_retry(
-    call: Call[T],
+    call: ClientCall[T],
     outcome: HttpResponse | ExchangeFailed,
     policy: RetryPolicy,
     retry: int,
@@ -146,7 +151,7 @@ def _pause_before_retry(
     return policy.wait(retry, None, random())
 
 
-def _error(server: Server, failure: ExchangeFailed, seconds: float | None) -> ServingError:
+def _error(server: ServerEndpoint, failure: ExchangeFailed, seconds: float | None) -> ServingError:
     if failure.timed_out:
         return RequestExpired(f"{server.url} did not answer within {seconds:g} s")
     return ServerUnreachable(f"{server.url}: {failure}\nis the server running, and the URL right?")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from onward.errors import OptionError
 from onward.serving.client.call_attempts import RetryPolicy
-from onward.serving.client.server_choice import Server, ServerChoice, parse_url
+from onward.serving.client.server_choice import ServerChoice, ServerEndpoint, parse_url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,5 +57,5 @@ def choose_among(urls: Sequence[str | Sequence[str]]) -> ServerChoice:
     flat = [url for each in urls for url in ([each] if isinstance(each, str) else each)]
     if not flat:
         raise OptionError("a client needs the address of a server\nsuch as http://localhost:8000")
-    servers: list[Server] = [parse_url(url) for url in flat]
+    servers: list[ServerEndpoint] = [parse_url(url) for url in flat]
     return ServerChoice(servers)

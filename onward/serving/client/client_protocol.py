@@ -52,7 +52,7 @@ class HttpResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ClientCall(Generic[T]):
     """What a method of the client asks of a server."""
 
     make: Callable[[float | None], HttpRequest]  # from the seconds that are left
@@ -82,7 +82,7 @@ def infer(
     outputs: Sequence[str] | None = None,
     version: str = "",
     options: InferOptions | None = None,
-) -> Call[dict[str, Array]]:
+) -> ClientCall[dict[str, Array]]:
     """Run a model: binary tensors in both directions."""
     said = options or InferOptions()
     tensors = [_input(name, array) for name, array in inputs.items()]
@@ -103,7 +103,7 @@ def infer(
         )
         return HttpRequest("POST", path, (start, *data), headers)
 
-    return Call(make, read_outputs, may_repeat=said.sequence_id is None)
+    return ClientCall(make, read_outputs, may_repeat=said.sequence_id is None)
 
 
 def _input(name: str, array: Array) -> tuple[Json, bytes | memoryview]:
@@ -177,31 +177,33 @@ def to_arrays(inputs: Mapping[str, Any], datatypes: Mapping[str, str]) -> dict[s
 # -- everything else ---------------------------------------------------------------------------
 
 
-def metadata(model: str = "", version: str = "") -> Call[Json]:
+def metadata(model: str = "", version: str = "") -> ClientCall[Json]:
     """The metadata of a model, or of the server."""
     return _get(_model_path(model, version) if model else "/v2")
 
 
-def config(model: str, version: str = "") -> Call[Json]:
+def config(model: str, version: str = "") -> ClientCall[Json]:
     return _get(f"{_model_path(model, version)}/config")
 
 
-def statistics(model: str = "", version: str = "") -> Call[Json]:
+def statistics(model: str = "", version: str = "") -> ClientCall[Json]:
     return _get(f"{_model_path(model, version)}/stats" if model else "/v2/models/stats")
 
 
-def ready(model: str = "", version: str = "") -> Call[bool]:
+def ready(model: str = "", version: str = "") -> ClientCall[bool]:
     """Whether the server, or a model, is ready."""
     path = f"{_model_path(model, version)}/ready" if model else "/v2/health/ready"
-    return Call(lambda _: HttpRequest("GET", path), _read_ready, may_repeat=False)
+    return ClientCall(lambda _: HttpRequest("GET", path), _read_ready, may_repeat=False)
 
 
-def models(only_ready: bool = False) -> Call[list[Json]]:
+def models(only_ready: bool = False) -> ClientCall[list[Json]]:
     """The models of the server's repository, and their states."""
     return _post("/v2/repository/index", {"ready": True} if only_ready else {})
 
 
-def load(model: str, settings: Mapping[str, Any] | None, files: Mapping[str, bytes]) -> Call[None]:
+def load(
+    model: str, settings: Mapping[str, Any] | None, files: Mapping[str, bytes]
+) -> ClientCall[None]:
     """Load or reload a model; `settings` and `files` replace those of the repository."""
     parameters: Json = {
         f"file:{name}": base64.b64encode(data).decode() for name, data in files.items()
@@ -212,7 +214,7 @@ def load(model: str, settings: Mapping[str, Any] | None, files: Mapping[str, byt
     return _post(path, {"parameters": parameters} if parameters else {})
 
 
-def unload(model: str, with_dependents: bool = False) -> Call[None]:
+def unload(model: str, with_dependents: bool = False) -> ClientCall[None]:
     body = {"parameters": {"unload_dependents": True}} if with_dependents else {}
     return _post(f"/v2/repository/models/{quote(model, safe='')}/unload", body)
 
@@ -222,14 +224,14 @@ def _model_path(model: str, version: str) -> str:
     return f"{path}/versions/{quote(str(version), safe='')}" if version else path
 
 
-def _get(path: str) -> Call[Json]:
-    return Call(lambda _: HttpRequest("GET", path), _read_json)
+def _get(path: str) -> ClientCall[Json]:
+    return ClientCall(lambda _: HttpRequest("GET", path), _read_json)
 
 
-def _post(path: str, body: Json) -> Call[Any]:
+def _post(path: str, body: Json) -> ClientCall[Any]:
     headers = (("Content-Type", "application/json"),)
     made = HttpRequest("POST", path, (json.dumps(body).encode(),), headers)
-    return Call(lambda _: made, _read_json)
+    return ClientCall(lambda _: made, _read_json)
 
 
 def _read_json(response: HttpResponse) -> Any:

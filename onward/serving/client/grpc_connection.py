@@ -13,7 +13,7 @@ from onward.serving.client.call_attempts import ExchangeFailed, Send
 from onward.serving.client.client_options import ClientOptions
 from onward.serving.client.client_protocol import HttpResponse
 from onward.serving.client.grpc_translation import from_grpc, from_status, messages, to_grpc
-from onward.serving.client.server_choice import Server
+from onward.serving.client.server_choice import ServerEndpoint
 
 grpc: Any = LazyModule("grpc")  # an optional package
 
@@ -28,8 +28,8 @@ class GrpcConnections:
     def __init__(self, options: ClientOptions, *, is_async: bool) -> None:
         _check_installed()
         self._options, self._is_async = options, is_async
-        self._channels: dict[Server, Any] = {}
-        self._stubs: dict[tuple[Server, str], Callable[..., Any]] = {}
+        self._channels: dict[ServerEndpoint, Any] = {}
+        self._stubs: dict[tuple[ServerEndpoint, str], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         key = options.api_key
         self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
@@ -69,7 +69,7 @@ class GrpcConnections:
             channels, self._channels, self._stubs = self._channels, {}, {}
         return list(channels.values())
 
-    def _stub(self, server: Server, method: str) -> Callable[..., Any]:
+    def _stub(self, server: ServerEndpoint, method: str) -> Callable[..., Any]:
         with self._lock:
             found = self._stubs.get((server, method))
             if found is None:
@@ -84,7 +84,7 @@ class GrpcConnections:
                 )
         return found
 
-    def _open(self, server: Server) -> Any:
+    def _open(self, server: ServerEndpoint) -> Any:
         host = f"[{server.host}]" if ":" in server.host else server.host
         source = grpc.aio if self._is_async else grpc
         address = f"{host}:{server.port}"

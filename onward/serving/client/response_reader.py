@@ -11,7 +11,7 @@ from collections.abc import Generator
 from enum import Enum
 
 from onward.serving.client.client_protocol import HttpRequest, HttpResponse
-from onward.serving.client.server_choice import Server
+from onward.serving.client.server_choice import ServerEndpoint
 
 MAX_HEAD = 64 << 10
 MAX_CHUNK = 1 << 31
@@ -28,7 +28,7 @@ class Want(Enum):
 Reading = Generator[Want | int, bytes | bytearray, tuple[HttpResponse, bool]]
 
 
-def request_head(request: HttpRequest, server: Server, fixed_headers: str) -> bytes:
+def request_head(request: HttpRequest, server: ServerEndpoint, fixed_headers: str) -> bytes:
     """The first line and the headers of a request; `fixed_headers` end with a line's end."""
     size = sum(map(len, request.body))
     host = f"[{server.host}]" if ":" in server.host else server.host

@@ -19,7 +19,7 @@ _LONGEST_PAUSE = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Server:
+class ServerEndpoint:
     """One server, its address and how it is doing."""
 
     url: str
@@ -36,12 +36,12 @@ class Server:
 class ServerChoice:
     """The servers of a client."""
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[ServerEndpoint]) -> None:
         self.servers = list(servers)
         self._turn = 0
         self._lock = threading.Lock()  # a client may be shared by threads
 
-    def pick(self, now: float, avoided: Collection[Server] = ()) -> Server:
+    def pick(self, now: float, avoided: Collection[ServerEndpoint] = ()) -> ServerEndpoint:
         """The least busy server; `avoided` ones, and those that fail, if there is no other."""
         self._turn += 1
         count = len(self.servers)
@@ -53,30 +53,30 @@ class ServerChoice:
             return min(others or admitted, key=lambda each: each.outstanding)
         return min(every, key=lambda each: (each in avoided, each.left_out_until))
 
-    def on_start(self, server: Server) -> None:
+    def on_start(self, server: ServerEndpoint) -> None:
         with self._lock:
             server.outstanding += 1
 
-    def on_end(self, server: Server) -> None:
+    def on_end(self, server: ServerEndpoint) -> None:
         with self._lock:
             server.outstanding -= 1
 
-    def on_answer(self, server: Server) -> None:
+    def on_answer(self, server: ServerEndpoint) -> None:
         server.failures, server.left_out_until = 0, 0.0
 
-    def on_failure(self, server: Server, now: float) -> None:
+    def on_failure(self, server: ServerEndpoint, now: float) -> None:
         """It could not be reached."""
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**server.failures)
         server.failures += 1
         server.left_out_until = now + pause
 
 
-def _tries(server: Server) -> bool:
+def _tries(server: ServerEndpoint) -> bool:
     """Whether a server that failed has its one request already."""
     return server.failures > 0 and server.outstanding > 0
 
 
-def parse_url(url: str) -> Server:
+def parse_url(url: str) -> ServerEndpoint:
     """A server from "http://host:8000", "https://host/prefix", "host:8000", "grpc://host:8001".
 
     >>> parse_url("localhost:8000").port
@@ -92,7 +92,7 @@ def parse_url(url: str) -> Server:
             f"{url!r} is not the address of a server\ngive one such as http://localhost:8000"
         )
     prefix = parts.path.rstrip("/")
-    return Server(
+    return ServerEndpoint(
         url,
         parts.hostname,
         port or _PORTS[parts.scheme],

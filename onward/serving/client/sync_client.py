@@ -15,7 +15,7 @@ from onward.errors import ServerUnreachable
 from onward.serving.client import client_protocol as protocol
 from onward.serving.client.call_attempts import ExchangeFailed, RetryPolicy, Send, run_call
 from onward.serving.client.client_options import ClientOptions, choose_among
-from onward.serving.client.client_protocol import Call, HttpResponse, InferOptions, Json
+from onward.serving.client.client_protocol import ClientCall, HttpResponse, InferOptions, Json
 from onward.serving.client.grpc_connection import GrpcConnections
 from onward.serving.client.server_choice import ServerChoice
 from onward.serving.client.sync_connection import SyncConnections
@@ -161,13 +161,13 @@ class Client:
             return self._grpc.exchange(send)
         return self._connections.exchange(send)
 
-    def _do_everywhere(self, call: Call[Any], timeout: float | None) -> None:
+    def _do_everywhere(self, call: ClientCall[Any], timeout: float | None) -> None:
         for server in self._choice.servers:
             self._do(call, timeout, choice=ServerChoice([server]))
 
     def _do(
         self,
-        call: Call[T],
+        call: ClientCall[T],
         timeout: float | None = None,
         *,
         retries: int | None = None,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from onward.serving.client.call_attempts import ExchangeFailed, Send
 from onward.serving.client.client_protocol import HttpResponse
 from onward.serving.client.response_reader import MAX_HEAD, Want, read_response, request_head
-from onward.serving.client.server_choice import Server
+from onward.serving.client.server_choice import ServerEndpoint
 
 _RECEIVE = 64 << 10  # bytes of one read of a head
 _MAX_IDLE = 64  # connections of one server that wait for the next request
@@ -24,7 +24,7 @@ class SyncConnections:
         self, headers: str, tls: ssl.SSLContext | None, clock: Callable[[], float]
     ) -> None:
         self._headers, self._tls, self._clock = headers, tls, clock
-        self._idle: dict[Server, list[_Connection]] = {}
+        self._idle: dict[ServerEndpoint, list[_Connection]] = {}
         self._lock = threading.Lock()
 
     def exchange(self, send: Send) -> HttpResponse:
@@ -57,7 +57,7 @@ class SyncConnections:
             for each in connections:
                 each.close()
 
-    def _take(self, server: Server) -> _Connection | None:
+    def _take(self, server: ServerEndpoint) -> _Connection | None:
         """A connection that waits, unless the server has closed it."""
         while True:
             with self._lock:
@@ -67,7 +67,7 @@ class SyncConnections:
                 return connection
             connection.close()
 
-    def _give_back(self, server: Server, connection: _Connection, keeps: bool) -> None:
+    def _give_back(self, server: ServerEndpoint, connection: _Connection, keeps: bool) -> None:
         with self._lock:
             idle = self._idle.setdefault(server, [])
             if keeps and len(idle) < _MAX_IDLE:
@@ -75,7 +75,7 @@ class SyncConnections:
                 return
         connection.close()
 
-    def _connect(self, server: Server, end: float | None) -> _Connection:
+    def _connect(self, server: ServerEndpoint, end: float | None) -> _Connection:
         left = None if end is None else end - self._clock()
         if left is not None and left <= 0:
             raise ExchangeFailed("no time left to connect", was_sent=False, timed_out=True)

@@ -11,8 +11,8 @@ from onward.errors import ModelNotFound, NotSupported, RequestInvalid
 from onward.serving.core import Core, Json
 from onward.serving.grpc.grpc_messages import Message, parameter_value, parameter_values
 from onward.serving.log_control import read_log_settings, update_log_settings
-from onward.serving.settings import ServerSettings
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.settings import ServingSettings
+from onward.serving.shared_memory import SharedMemoryRegions
 
 # What Triton's clients read: its tracing is off. OpenTelemetry is set when the server starts.
 TRACE_SETTINGS = {
@@ -35,7 +35,9 @@ class GrpcControl:
         | {f"CudaSharedMemory{verb}" for verb in ("Register", "Unregister")}
     )
 
-    def __init__(self, core: Core, settings: ServerSettings, shared_memory: SharedMemory) -> None:
+    def __init__(
+        self, core: Core, settings: ServingSettings, shared_memory: SharedMemoryRegions
+    ) -> None:
         self._core = core
         self._settings = settings
         self._shared_memory = shared_memory

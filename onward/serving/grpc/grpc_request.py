@@ -10,7 +10,7 @@ import numpy as np
 from onward.errors import RequestInvalid
 from onward.serving.grpc.grpc_messages import Message, parameter_values
 from onward.serving.requests import Array, InferRequest, RequestedOutput, SequencePart
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import check_shape, dtype_of, from_raw
 
 # The field of InferTensorContents that holds the elements of a datatype.
@@ -27,7 +27,7 @@ CONTENTS_FIELDS = {
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
 
-def parse_request(message: Message, shared_memory: SharedMemory) -> InferRequest:
+def parse_request(message: Message, shared_memory: SharedMemoryRegions) -> InferRequest:
     """A request from its message; what contradicts itself raises RequestInvalid."""
     request = InferRequest(
         message.model_name,
@@ -48,7 +48,7 @@ def has_typed_contents(message: Message) -> bool:
     return any(each.HasField("contents") for each in message.inputs)
 
 
-def _parse_inputs(message: Message, shared_memory: SharedMemory) -> dict[str, Array]:
+def _parse_inputs(message: Message, shared_memory: SharedMemoryRegions) -> dict[str, Array]:
     inputs: dict[str, Array] = {}
     raw, used = message.raw_input_contents, 0
     count = len(raw)
@@ -115,7 +115,7 @@ def _wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
-def _read_region(name: str, tensor: Message, shared_memory: SharedMemory) -> memoryview:
+def _read_region(name: str, tensor: Message, shared_memory: SharedMemoryRegions) -> memoryview:
     if tensor.contents.ByteSize():
         raise RequestInvalid(f"input '{name}' has contents and a shared memory region: give one")
     return shared_memory.read(*region_of(name, parameter_values(tensor.parameters)))
@@ -131,7 +131,7 @@ def region_of(name: str, parameters: dict[str, Any]) -> tuple[str, int, int]:
     return region, offset, size
 
 
-def _parse_output(message: Message, shared_memory: SharedMemory) -> RequestedOutput:
+def _parse_output(message: Message, shared_memory: SharedMemoryRegions) -> RequestedOutput:
     if not message.parameters:
         return RequestedOutput(message.name)
     parameters = parameter_values(message.parameters)

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from onward.errors import RequestInvalid
-from onward.serving.classification import classify
+from onward.serving.classification_extension import classify
 from onward.serving.core import Core
 from onward.serving.grpc.grpc_messages import Message, message_class, set_parameters
 from onward.serving.grpc.grpc_request import CONTENTS_FIELDS, OFFSET, REGION, SIZE, region_of
 from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import datatype_of, to_raw
 
 _Response = message_class("inference.ModelInferResponse")
@@ -35,7 +35,7 @@ def serialize_response(
     request: InferRequest,
     response: InferResponse,
     core: Core,
-    shared_memory: SharedMemory,
+    shared_memory: SharedMemoryRegions,
     parameters: Mapping[str, Any] = MappingProxyType({}),
     typed: bool = False,
 ) -> bytes:
@@ -92,7 +92,7 @@ def _add_contents(tensor: Message, array: Array) -> None:
 
 
 def _write_region(
-    output: RequestedOutput, data: bytes | memoryview, shared_memory: SharedMemory
+    output: RequestedOutput, data: bytes | memoryview, shared_memory: SharedMemoryRegions
 ) -> dict[str, str | int]:
     """Write an output into its region; the parameters that say so."""
     region, offset, size = region_of(output.name, output.parameters)

@@ -1,6 +1,6 @@
 """The gRPC server: inference, health and reflection on one port.
 
-server = GrpcServer(core, settings, shared_memory=SharedMemory(), access=None)
+server = GrpcServer(core, settings, shared_memory=SharedMemoryRegions(), access=None)
 await server.start()   # server.port
 await server.stop(grace=30)
 """
@@ -20,12 +20,12 @@ from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
 from onward.serving.grpc.grpc_control import GrpcControl
 from onward.serving.grpc.grpc_health import Health
 from onward.serving.grpc.grpc_messages import HEALTH, INFERENCE, REFLECTION
-from onward.serving.grpc.grpc_service import Access, GrpcService
+from onward.serving.grpc.grpc_service import AccessCheck, GrpcService
 from onward.serving.grpc.http2_connection import Http2Connection
 from onward.serving.grpc.http2_headers import Header
 from onward.serving.grpc.http2_stream import Stream
-from onward.serving.settings import ServerSettings
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.settings import ServingSettings
+from onward.serving.shared_memory import SharedMemoryRegions
 
 _SWEEP_SECONDS = 1.0
 
@@ -36,10 +36,10 @@ class GrpcServer:
     def __init__(
         self,
         core: Core,
-        settings: ServerSettings,
+        settings: ServingSettings,
         *,
-        shared_memory: SharedMemory,
-        access: Access | None = None,
+        shared_memory: SharedMemoryRegions,
+        access: AccessCheck | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -171,7 +171,7 @@ def _end_late_calls(connection: Http2Connection, before: float) -> None:
             call.fail(RequestExpired("the message did not arrive in time"))
 
 
-def _tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
+def _tls_context(settings: ServingSettings) -> ssl.SSLContext | None:
     """The certificate and key of TLS, if they are set."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None

@@ -26,12 +26,12 @@ from onward.serving.grpc.grpc_request import has_typed_contents, parse_request
 from onward.serving.grpc.grpc_response import serialize_response
 from onward.serving.grpc.grpc_stream import InferStream
 from onward.serving.requests import Cancel, InferResponse
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.shared_memory import SharedMemoryRegions
 
 _InferRequest = message_class("inference.ModelInferRequest")
 
 
-class Access(Protocol):
+class AccessCheck(Protocol):
     """Who may call: raises AccessDenied or QuotaExceeded."""
 
     def check(self, key: str | None, admin: bool) -> None: ...
@@ -44,8 +44,8 @@ class GrpcService:
         self,
         core: Core,
         control: GrpcControl,
-        shared_memory: SharedMemory,
-        access: Access | None,
+        shared_memory: SharedMemoryRegions,
+        access: AccessCheck | None,
     ) -> None:
         self._core = core
         self._control = control

@@ -33,7 +33,7 @@ class OpenStream(Protocol):
     def __call__(self, stream: Stream, headers: list[Header]) -> StreamHandler: ...
 
 
-class Connection(Protocol):
+class StreamConnection(Protocol):
     """What a stream needs of its connection."""
 
     def send(self, stream: Stream) -> None: ...
@@ -49,7 +49,7 @@ class Stream:
         "trailers", "unacknowledged", "window",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, id: int, window: int, started: float) -> None:
+    def __init__(self, connection: StreamConnection, id: int, window: int, started: float) -> None:
         self.connection = connection
         self.id = id
         self.handler: StreamHandler

@@ -17,7 +17,7 @@ SLOWEST_BYTES_PER_SECOND = 10_000
 DRAIN_GRACE = 0.5
 
 
-class Connection(Protocol):
+class RegisteredConnection(Protocol):
     """A connection as its registry sees it."""
 
     deadline: float  # of the loop's clock
@@ -36,7 +36,7 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._open: set[Connection] = set()
+        self._open: set[RegisteredConnection] = set()
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self.is_draining = False
@@ -49,13 +49,13 @@ class Connections:
         """So far over the limit that even refusing in words costs too much."""
         return len(self._open) > 2 * self._limit
 
-    def add(self, connection: Connection) -> bool:
+    def add(self, connection: RegisteredConnection) -> bool:
         """Add a connection; False if there are too many, and it should be refused."""
         self._open.add(connection)
         self._all_closed.clear()
         return len(self._open) <= self._limit
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: RegisteredConnection) -> None:
         self._open.discard(connection)
         if not self._open:
             self._all_closed.set()

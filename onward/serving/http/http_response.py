@@ -24,7 +24,7 @@ from onward.errors import (
     SessionClosed,
     WorkerDied,
 )
-from onward.serving.classification import classify
+from onward.serving.classification_extension import classify
 from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
 from onward.serving.shared_regions import SharedRegions
 from onward.serving.tensor_data import DATATYPES, datatype_of, to_json, to_raw

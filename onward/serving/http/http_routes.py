@@ -25,7 +25,7 @@ from onward.serving.http.openapi import make_document
 from onward.serving.http.route_bodies import json_response, read_json_object, read_load_parameters
 from onward.serving.http.shared_memory_routes import shared_memory_routes
 from onward.serving.log_control import read_log_settings, update_log_settings
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from onward.serving.shared_regions import SharedRegions
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -46,7 +46,7 @@ class RouteSources:
     """What the routes read from."""
 
     core: Core
-    settings: ServerSettings
+    settings: ServingSettings
     is_draining: Callable[[], bool]
     shared_memory: SharedRegions | None = None
     metrics: Metrics | None = None

@@ -20,7 +20,7 @@ from onward.serving.http.connection_limits import Connections
 from onward.serving.http.http_protocol import HttpConnection
 from onward.serving.http.http_routes import Metrics, RouteSources, make_app
 from onward.serving.http.http_service import HttpService
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from onward.serving.shared_regions import SharedRegions
 
 _BACKLOG = 2048
@@ -36,7 +36,7 @@ class HttpServer:
     def __init__(
         self,
         core: Core,
-        settings: ServerSettings,
+        settings: ServingSettings,
         *,
         access: Access,
         shared_memory: SharedRegions | None = None,
@@ -123,7 +123,7 @@ class HttpServer:
         self._sweep = loop.call_later(_SECONDS_BETWEEN_SWEEPS, self._schedule_sweep, loop)
 
 
-def _tls_context(settings: ServerSettings) -> ssl.SSLContext | None:
+def _tls_context(settings: ServingSettings) -> ssl.SSLContext | None:
     if settings.tls_certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

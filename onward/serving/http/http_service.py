@@ -11,7 +11,7 @@ from onward.serving.access import Access
 from onward.serving.core import Core
 from onward.serving.http.connection_limits import Connections
 from onward.serving.http.repeated_requests import RepeatedRequests
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from onward.serving.shared_regions import SharedRegions
 
 
@@ -20,7 +20,7 @@ class HttpService:
     """The core, the settings, the application and the open connections."""
 
     core: Core
-    settings: ServerSettings
+    settings: ServingSettings
     access: Access
     connections: Connections
     loop: asyncio.AbstractEventLoop

@@ -14,7 +14,7 @@ import httptools
 from onward.serving.load_test.load_figures import LOST
 
 
-class Connection(Protocol):
+class LoadConnection(Protocol):
     """One request at a time. `intended` is when its request should have started."""
 
     intended: float
@@ -29,12 +29,12 @@ class Connection(Protocol):
 
 
 # Called for each answer: the connection, "200" or LOST, good or not, and whether it stays open.
-Answered = Callable[[Connection, str, bool, bool], None]
-Closed = Callable[[Connection], None]  # called when a connection without a request is closed
+Answered = Callable[[LoadConnection, str, bool, bool], None]
+Closed = Callable[[LoadConnection], None]  # called when a connection without a request is closed
 Open = Callable[[Answered, Closed], Any]  # a coroutine that opens a connection
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpLoadConnection(asyncio.Protocol):
     """HTTP/1.1: one write per request; of an answer, only the status and the end are read."""
 
     def __init__(self, answered: Answered, closed: Closed) -> None:
@@ -83,7 +83,7 @@ class HttpConnection(asyncio.Protocol):
             self._closed(self)
 
 
-class GrpcConnection:
+class GrpcLoadConnection:
     """A channel of its own, which sends the bytes of a ModelInferRequest."""
 
     def __init__(self, target: str, answered: Answered, closed: Closed) -> None:
@@ -129,16 +129,16 @@ def connection_opener(url: SplitResult) -> Open:
     """A function that opens connections to a server."""
     if url.scheme == "grpc":
 
-        async def open_grpc(answered: Answered, closed: Closed) -> Connection:
-            return GrpcConnection(url.netloc, answered, closed)
+        async def open_grpc(answered: Answered, closed: Closed) -> LoadConnection:
+            return GrpcLoadConnection(url.netloc, answered, closed)
 
         return open_grpc
     security = ssl.create_default_context() if url.scheme == "https" else None
 
-    async def open_http(answered: Answered, closed: Closed) -> Connection:
+    async def open_http(answered: Answered, closed: Closed) -> LoadConnection:
         port = url.port or (443 if security else 80)
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: HttpConnection(answered, closed), url.hostname or "", port, ssl=security
+            lambda: HttpLoadConnection(answered, closed), url.hostname or "", port, ssl=security
         )
         return connection
 

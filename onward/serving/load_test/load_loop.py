@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from onward.serving.load_test.arrivals import ClosedPace, OpenPace, Pace, arrival_times
 from onward.serving.load_test.connections import (
-    Connection,
-    GrpcConnection,
+    GrpcLoadConnection,
+    LoadConnection,
     Open,
     connection_opener,
 )
@@ -39,8 +39,8 @@ class LoadLoop:
         self._plan, self._payloads, self._clock = plan, payloads, clock
         self._open_connection = open_connection or connection_opener(urlsplit(plan.url))
         self.figures = LoadFigures()
-        self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._idle: list[LoadConnection] = []
+        self._open: set[LoadConnection] = set()
         self._opening = 0
         self._sent = plan.seed  # each process starts at another payload
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +78,9 @@ class LoadLoop:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _on_answer(self, connection: Connection, outcome: str, is_good: bool, stays: bool) -> None:
+    def _on_answer(
+        self, connection: LoadConnection, outcome: str, is_good: bool, stays: bool
+    ) -> None:
         now = self._clock()
         if connection.intended >= self._from:
             latency = now - connection.intended
@@ -89,14 +91,14 @@ class LoadLoop:
         self._open.discard(connection)
         self._open_another()
 
-    def _send_next(self, connection: Connection, now: float) -> None:
+    def _send_next(self, connection: LoadConnection, now: float) -> None:
         intended = self._pace.next_start(now)
         if intended is None:
             self._idle.append(connection)
             return
         self._send(connection, intended, now)
 
-    def _send(self, connection: Connection, intended: float, now: float) -> None:
+    def _send(self, connection: LoadConnection, intended: float, now: float) -> None:
         payload = self._payloads[self._sent % len(self._payloads)]
         self._sent += 1
         connection.send(payload, intended, now)
@@ -142,7 +144,7 @@ class LoadLoop:
         self._open.add(connection)
         self._send_next(connection, self._clock())
 
-    def _on_closed(self, connection: Connection) -> None:
+    def _on_closed(self, connection: LoadConnection) -> None:
         """The server closed a connection that had no request."""
         self._open.discard(connection)
         if connection in self._idle:
@@ -211,7 +213,7 @@ class LoadLoop:
         for connection in self._open:
             connection.abort()
         for connection in self._open:
-            if isinstance(connection, GrpcConnection):
+            if isinstance(connection, GrpcLoadConnection):
                 await connection.wait_closed()
         await asyncio.sleep(0)  # transports close in the loop's next turn
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from onward.errors import ModelUnavailable, OptionError, RequestInvalid, ServingError
 from onward.serving.core import Json
-from onward.serving.models.ensemble_graph import EnsembleGraph, Signature, Step, check_parts
+from onward.serving.models.ensemble_graph import EnsembleGraph, EnsembleStep, Signature, check_parts
 from onward.serving.models.served import Clock
 from onward.serving.observer import NoObserver, Observer, RequestTimes
 from onward.serving.requests import (
@@ -223,11 +223,11 @@ class _Run:
             cancel()
         self._cancels.clear()
 
-    def _has_tensors(self, step: Step) -> bool:
+    def _has_tensors(self, step: EnsembleStep) -> bool:
         optional = {spec.name for spec in self.ensemble.inputs if spec.is_optional}
         return all(t in self._tensors or t in optional for t in step.inputs.values())
 
-    def _part_request(self, step: Step) -> InferRequest:
+    def _part_request(self, step: EnsembleStep) -> InferRequest:
         request, given = self.request, self._tensors
         spent = self.ensemble._clock() - self.start
         left = None if request.timeout is None else max(request.timeout - spent, 1e-9)
@@ -240,7 +240,7 @@ class _Run:
             timeout=left,
         )
 
-    def _receive(self, step: Step, found: InferResponse | Exception) -> None:
+    def _receive(self, step: EnsembleStep, found: InferResponse | Exception) -> None:
         if self._done is None:
             return
         if isinstance(found, Exception):

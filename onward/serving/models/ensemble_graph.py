@@ -18,7 +18,7 @@ Signature = Callable[[str, str], tuple[Sequence[TensorSpec], Sequence[TensorSpec
 
 
 @dataclass(frozen=True)
-class Step:
+class EnsembleStep:
     """One model of an ensemble; maps are from the model's names to the ensemble's."""
 
     model: str
@@ -34,7 +34,7 @@ class EnsembleGraph:
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    steps: tuple[Step, ...]  # in an order in which they can run
+    steps: tuple[EnsembleStep, ...]  # in an order in which they can run
     max_batch_size: int = 0
 
     @property
@@ -49,7 +49,7 @@ def read_ensemble(name: str, config: Json) -> EnsembleGraph:
     for each in config.get("ensemble_scheduling", {}).get("step", ()):
         version = whole(each.get("model_version", -1), "model_version", name)
         steps.append(
-            Step(
+            EnsembleStep(
                 str(each.get("model_name", "")),
                 str(version) if version > 0 else "",
                 {str(key): str(value) for key, value in each.get("input_map", {}).items()},
@@ -119,8 +119,11 @@ def _spec(each: Json, config: Json, name: str) -> TensorSpec:
 
 
 def _sorted(
-    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], steps: Sequence[Step]
-) -> tuple[Step, ...]:
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    steps: Sequence[EnsembleStep],
+) -> tuple[EnsembleStep, ...]:
     """The steps in an order in which each finds its tensors."""
     makers: dict[str, int | None] = {spec.name: None for spec in inputs}
     for place, step in enumerate(steps):

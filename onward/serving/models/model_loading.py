@@ -42,7 +42,7 @@ from onward.serving.models.served import Clock, Served, ServedFactory
 from onward.serving.models.version_policy import choose_versions
 from onward.serving.observer import Observer
 from onward.serving.requests import Cancel, Done, InferRequest, TensorSpec
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 
 _served_model: Any = LazyModule("onward.serving.batching.served_model")
 _LOG = logging.getLogger("onward.serving")
@@ -69,7 +69,7 @@ class ModelLoader:
     def __init__(
         self,
         table: ModelTable,
-        settings: ServerSettings,
+        settings: ServingSettings,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         observer: Observer,

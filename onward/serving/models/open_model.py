@@ -21,11 +21,11 @@ from onward.serving.models.model_folder import CONFIG, ModelFiles
 from onward.serving.models.open_instances import open_instances
 from onward.serving.models.session_instance import SessionInstance
 from onward.serving.processing.processing import add_processing
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from onward.sessions.inference import InferenceSession
 
 _LOG = logging.getLogger("onward.serving")
-ALL_MODELS = "*"  # in ServerSettings.models: settings of every model
+ALL_MODELS = "*"  # in ServingSettings.models: settings of every model
 
 # (path, settings, name, version) -> instances and the settings with every `auto` decided
 OpenInstances = Callable[[Path, ModelSettings, str, str], tuple[list[Instance], ModelSettings]]
@@ -44,7 +44,7 @@ class OpenedModel:
 
 
 def settings_for(
-    name: str, config: Json | None, server: ServerSettings
+    name: str, config: Json | None, server: ServingSettings
 ) -> tuple[ModelSettings, list[str]]:
     """A model's settings, and the fields of its configuration that are ignored.
 

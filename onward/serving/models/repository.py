@@ -27,7 +27,7 @@ from onward.serving.models.open_model import OpenInstances, normal_config, open_
 from onward.serving.models.served import Clock, ServedFactory
 from onward.serving.models.uploads import write_uploads
 from onward.serving.observer import NoObserver, Observer
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 
 _LOG = logging.getLogger("onward.serving")
 
@@ -37,7 +37,7 @@ class Repository:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        settings: ServingSettings,
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,

@@ -59,7 +59,7 @@ def request_fields(
     return {name: value for name, value in fields.items() if value != ""}
 
 
-class TextLines(logging.Formatter):
+class TextLogFormatter(logging.Formatter):
     """Time, level, message and fields as name=value, on one line: no sign of a client ends it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -72,7 +72,7 @@ class TextLines(logging.Formatter):
         return "\n".join(lines)
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """A JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -90,7 +90,7 @@ def make_log_handler(
     if log_format == "none":
         return logging.NullHandler()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLogFormatter() if log_format == "json" else TextLogFormatter())
     return handler
 
 

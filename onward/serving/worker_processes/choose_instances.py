@@ -32,7 +32,7 @@ log = logging.getLogger("onward.serving")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class InstanceCandidate:
     """One way to run a model."""
 
     instances: int
@@ -45,7 +45,9 @@ class Candidate:
         return f"{self.instances} instance{'s' * (self.instances > 1)}{threads}{where}"
 
 
-Measure = Callable[[Candidate, float], float | None]  # runs per second within so many seconds
+Measure = Callable[
+    [InstanceCandidate, float], float | None
+]  # runs per second within so many seconds
 
 
 def choose_instances(
@@ -83,13 +85,13 @@ def _search(
     measure: Measure,
     cores: int,
     clock: Callable[[], float],
-) -> Candidate:
+) -> InstanceCandidate:
     """The fastest provider first, then how many instances of it."""
     end = clock() + budget
-    measured: dict[Candidate, float] = {}
+    measured: dict[InstanceCandidate, float] = {}
 
-    def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
-        best: Candidate | None = None
+    def fastest(candidates: Iterable[InstanceCandidate]) -> InstanceCandidate | None:
+        best: InstanceCandidate | None = None
         for each in candidates:
             if clock() >= end:
                 break
@@ -104,24 +106,26 @@ def _search(
     chosen = first
     if settings.providers == "auto":
         chosen = (
-            fastest(Candidate(first.instances, first.threads, each) for each in provider_lists())
+            fastest(
+                InstanceCandidate(first.instances, first.threads, each) for each in provider_lists()
+            )
             or first
         )
     if settings.instances == "auto" and settings.workers == 0:
         counts = instance_counts(cores, settings.threads)
-        chosen = fastest(Candidate(n, t, chosen.providers) for n, t in counts) or chosen
+        chosen = fastest(InstanceCandidate(n, t, chosen.providers) for n, t in counts) or chosen
     found = sorted(measured.items(), key=lambda pair: -pair[1])
     shown = "; ".join(f"{each}: {rate:,.0f}" for each, rate in found) or "no time to measure"
     log.info("%s: chose %s (runs per second: %s)", os.path.basename(path), chosen, shown)
     return chosen
 
 
-def _first(settings: ModelSettings) -> Candidate:
+def _first(settings: ModelSettings) -> InstanceCandidate:
     """What the settings name, with the defaults for what is to be chosen."""
     instances = 1 if settings.instances == "auto" else settings.instances
     named = settings.providers if isinstance(settings.providers, list) else None
     providers = None if named is None else tuple(named)
-    return Candidate(max(instances, settings.workers), settings.threads, providers)
+    return InstanceCandidate(max(instances, settings.workers), settings.threads, providers)
 
 
 def instance_counts(cores: int, threads: int) -> list[tuple[int, int]]:
@@ -160,7 +164,7 @@ class _Measurer:
     def _new(self) -> Worker:
         return Worker("onward.serving.worker_processes.worker_process", "the process that measures")
 
-    def measure(self, candidate: Candidate, seconds: float) -> float | None:
+    def measure(self, candidate: InstanceCandidate, seconds: float) -> float | None:
         """Runs per second; None if the candidate fails or does not answer in time."""
         request: dict[str, Any] = {
             "do": "measure", "path": self._path, "seconds": min(_SECONDS, seconds),

@@ -46,7 +46,7 @@ def open_worker_instances(
     path: str | os.PathLike[str], settings: ModelSettings, name: str, version: str
 ) -> list[WorkerInstance]:
     """All worker processes of a model (`settings.workers`), which share one quarantine."""
-    opening = Opening(path, settings, name, version)
+    opening = WorkerFactory(path, settings, name, version)
     quarantine = Quarantine(name)
     count = max(settings.workers, 1)
     with ThreadPoolExecutor(min(count, 8)) as pool:
@@ -64,10 +64,10 @@ def open_worker_instance(
     path: str | os.PathLike[str], settings: ModelSettings, name: str, version: str
 ) -> WorkerInstance:
     """Open a model in one worker process, with a quarantine of its own."""
-    return Opening(path, settings, name, version).open(Quarantine(name))
+    return WorkerFactory(path, settings, name, version).open(Quarantine(name))
 
 
-class Opening:
+class WorkerFactory:
     """What all workers of a model are opened with: the first request, the model's files."""
 
     def __init__(

@@ -20,7 +20,7 @@ from onward.serving.worker_processes.shared_weights import open_shared_model, wr
 from onward.sessions.inference import InferenceSession
 from onward.sessions.isolated_worker import IsolatedSession
 from onward.workers import resource_limits
-from onward.workers.serve import Request, serve
+from onward.workers.request_loop import Request, serve
 
 Reply = tuple[dict[str, Any], list[Any]]
 Handler = Callable[[Request], Reply]

@@ -10,7 +10,7 @@ import numpy as np
 
 from onward.errors import FeedError, OnwardError, OptionError
 from onward.lazy import LazyModule
-from onward.providers.choose import INDUCTOR, TORCH, Asked, Choice, choose
+from onward.providers.choose import INDUCTOR, TORCH, Asked, ProviderChoice, choose
 from onward.providers.low_precision import check_float8, check_onnxruntime, check_processor
 from onward.providers.options import ExecutionOrder, SessionOptions
 from onward.providers.ort.bound_session import CPU, BoundSession, stop_spinning_after_runs
@@ -28,7 +28,7 @@ from onward.sessions.training.training_program import (
 
 if TYPE_CHECKING:
     from onward.programs.bucket_parts import Sharding
-    from onward.programs.options import TrainingOptions
+    from onward.programs.training_options import TrainingOptions
     from onward.providers.ort.training import part_store
     from onward.providers.provider import Provider, TrainingExecutable
     from onward.providers.torch.training import executable as torch_training
@@ -109,7 +109,7 @@ def open_training(
 def _open_in_torch(
     program: TrainingProgram,
     options: SessionOptions,
-    choice: Choice,
+    choice: ProviderChoice,
     sharding: Sharding | None,
 ) -> TrainingExecutable | None:
     """The program in torch, if that is the first provider and has every operator; else None."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onward.losses.loss import Loss
     from onward.measure.tuning.tuning_result import TuningResult
     from onward.optimizers.optimizer import Optimizer
-    from onward.programs.options import TrainingOptions
+    from onward.programs.training_options import TrainingOptions
     from onward.sessions.training import auto_engine
     from onward.sessions.training.auto_engine import AutoEngine
 else:  # they build graphs or start processes; a saved program does not need them

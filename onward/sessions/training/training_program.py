@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from onward.losses.loss import Loss
     from onward.optimizers.optimizer import Optimizer
     from onward.programs import build as building
-    from onward.programs.options import TrainingOptions
-    from onward.programs.program import Layout, Parameter, Program, Settings
+    from onward.programs.program import Layout, Program, Settings, TrainableParameter
+    from onward.programs.training_options import TrainingOptions
     from onward.providers.choose import Asked
     from onward.providers.ort import processor_probe
     from onward.providers.ort.training import lowering
@@ -46,7 +46,7 @@ class TrainingProgram:
         return self._compiled.layout
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
+    def parameters(self) -> tuple[TrainableParameter, ...]:
         return self.layout.parameters
 
     @property

@@ -20,7 +20,7 @@ from onward.training.api.graph_roles import TypesAndShapes
 from onward.training.api.graph_sessions import open_graph
 from onward.training.api.module import MAX_NUMBERS_PER_RUN, Module
 from onward.training.api.optimizer_updates import ListUpdate, SessionUpdate, Update, read_updates
-from onward.training.api.training_state import SessionUpdates, Slots
+from onward.training.api.training_state import Slots, UpdateGraphs
 
 log = logging.getLogger("onward")
 
@@ -99,7 +99,7 @@ class Optimizer:
                 self._stored.slots[slot][name][...] = initial
         self._stored.step = 0
 
-    def _open(self, updates: SessionUpdates, own_rate: float) -> SessionUpdate:
+    def _open(self, updates: UpdateGraphs, own_rate: float) -> SessionUpdate:
         """Open a session's updates; over adjacent rows where these cost little memory."""
         module = self._module
         size = sum(math.prod(shape) for _, shape in self._trained.values())
@@ -109,7 +109,7 @@ class Optimizer:
         return SessionUpdate(updates, own_rate, self._state, module._open_engine, paired)
 
 
-def _update_all(updates: SessionUpdates, trained: TypesAndShapes) -> bool:
+def _update_all(updates: UpdateGraphs, trained: TypesAndShapes) -> bool:
     """Whether the updates are of exactly these parameters."""
     kinds = {name: each.dtype for each in updates.layouts for name in each.parameters}
     return kinds == {name: dtype for name, (dtype, _) in trained.items()}

@@ -17,7 +17,7 @@ from onward.providers.ort.training.metadata_encoding import (
     unpack_updates,
     unreadable_error,
 )
-from onward.training.api.training_state import SessionUpdates, TrainingState
+from onward.training.api.training_state import TrainingState, UpdateGraphs
 
 UPDATES = "onward.updates"  # a key of metadata
 
@@ -28,7 +28,7 @@ class Update(Protocol):
     def run(self, learning_rate: float, step: int) -> bool: ...
 
 
-def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
+def read_updates(metadata: Mapping[str, str]) -> UpdateGraphs | None:
     """The session's updates in an optimizer model's metadata; None if there are none."""
     packed = unpack(metadata, UPDATES)
     if packed is None:
@@ -36,7 +36,7 @@ def read_updates(metadata: Mapping[str, str]) -> SessionUpdates | None:
     try:
         layouts, graphs = unpack_updates(packed["updates"])
         clip = packed["clip_norm"]
-        return SessionUpdates(
+        return UpdateGraphs(
             layouts=layouts,
             graphs=graphs,
             sequences=dict(packed["sequences"]),
@@ -52,7 +52,7 @@ class SessionUpdate:
 
     def __init__(
         self,
-        updates: SessionUpdates,
+        updates: UpdateGraphs,
         own_rate: float,
         state: TrainingState,
         engine: Callable[[], OrtTraining],

@@ -13,7 +13,7 @@ import numpy as np
 from onward.errors import InvalidModel, OnwardError
 from onward.graph.paths import check_readable
 from onward.graph.scan.file_metadata import graph_checksum, metadata_of
-from onward.programs.program import LOSS, Array, Layout, Parameter, Settings
+from onward.programs.program import LOSS, Array, Layout, Settings, TrainableParameter
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import CPU, Argument, BoundSession, to_numpy
 from onward.providers.ort.processors import find_processor
@@ -118,7 +118,7 @@ def layout_of(roles: Roles) -> Layout:
     extra = dict.fromkeys((*roles.outputs, *roles.input_gradients.values()))
     return Layout(
         parameters=tuple(
-            Parameter(name=name, shape=roles.parameters[name][1], gradient=gradient)
+            TrainableParameter(name=name, shape=roles.parameters[name][1], gradient=gradient)
             for name, gradient in roles.gradients.items()
         ),
         updates=(),

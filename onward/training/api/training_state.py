@@ -20,7 +20,7 @@ Slots = Mapping[str, tuple[str, Shape, float]]  # type, shape and initial number
 
 
 @dataclass(frozen=True)
-class SessionUpdates:
+class UpdateGraphs:
     """The updates of all parameters, and the names that their slots have in checkpoints."""
 
     layouts: tuple[UpdateLayout, ...]
@@ -41,7 +41,7 @@ class TrainingState:
         self.optimizer = contents.optimizer
         self.model = contents.model
         self.tensors = {n: _writable(one.data) for n, one in stored if one.data is not None}
-        self.updates: SessionUpdates | None = None  # that the store's memory order fits
+        self.updates: UpdateGraphs | None = None  # that the store's memory order fits
         self._paired = False  # whether the store has the adjacent rows of the updates
         self._layout: Layout | None = None  # of the trained parameters
         self._store: NumpyStore | None = None
@@ -73,7 +73,7 @@ class TrainingState:
             self._layout, self._is_current = layout, False
             self.updates = None
 
-    def set_updates(self, updates: SessionUpdates, paired: bool) -> None:
+    def set_updates(self, updates: UpdateGraphs, paired: bool) -> None:
         """Set the updates, which determine how parameters, gradients and slots lie in memory."""
         if (self.updates, self._paired) != (updates, paired):
             self.updates, self._paired, self._is_current = updates, paired, False

@@ -12,7 +12,7 @@ from onward.errors import OptionTypeError
 from onward.pytorch.captured_module import CapturedModule
 from onward.pytorch.fallback import CannotCapture, Checkpointed, CustomFunction, UnsupportedData
 from onward.pytorch.module import Module
-from onward.pytorch.options import ModuleOptions
+from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.ortmodule.call_checks import devices_of, is_data_parallel
 from onward.pytorch.ortmodule.user_methods import find_overrides, find_user_methods
 from onward.training.ortmodule._fallback import _FallbackManager, wrap_exception

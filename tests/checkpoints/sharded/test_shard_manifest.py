@@ -14,10 +14,10 @@ from onward.checkpoints.sharded.shard_manifest import (
     encode_shard_manifest,
     join_parts,
 )
-from onward.checkpoints.tensor_files import TensorSpec
+from onward.checkpoints.tensor_files import TensorMetadata
 from onward.errors import CheckpointError
 
-SPEC = TensorSpec("float32", (2, 3))
+SPEC = TensorMetadata("float32", (2, 3))
 PARTS = [
     PartSummary("a" * 64, {"w": SPEC}, {"w": [(0, 2), (4, 6)]}),
     PartSummary("b" * 64, {"w": SPEC}, {"w": [(2, 4)]}),

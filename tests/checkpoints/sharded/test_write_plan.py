@@ -17,12 +17,12 @@ from onward.checkpoints.sharded.write_plan import (
     pieces_to_write,
     plan_writes,
 )
-from onward.checkpoints.tensor_files import TensorSpec
+from onward.checkpoints.tensor_files import TensorMetadata
 from onward.errors import CheckpointError
 
 
 def held(*spans: tuple[int, int], shape: tuple[int, ...] = (100,), dtype: str = "float32") -> Any:
-    return {"w": HeldTensor(TensorSpec(dtype, shape), spans)}
+    return {"w": HeldTensor(TensorMetadata(dtype, shape), spans)}
 
 
 def test_a_shard_is_written_by_the_rank_that_holds_it() -> None:
@@ -38,7 +38,7 @@ def test_large_replicated_tensors_are_shared_evenly() -> None:
 
 
 def test_small_replicated_tensors_are_spread_over_the_ranks() -> None:
-    spec = TensorSpec("float32", (50,))
+    spec = TensorMetadata("float32", (50,))
     tensors = {f"t{n}": HeldTensor(spec, ((0, 50),)) for n in range(8)}
     assert [len(each) for each in plan_writes([tensors] * 4)] == [2, 2, 2, 2]
 

@@ -11,9 +11,9 @@ import pytest
 
 import onward
 from onward.compress.calibration import Calibration
-from onward.compress.distillation.answers import Answers
 from onward.compress.distillation.match_teacher import match_teacher, teacher_input
-from onward.compress.distillation.student_training import Limits, Trained
+from onward.compress.distillation.student_training import Limits, TrainedStudent
+from onward.compress.distillation.teacher_outputs import TeacherOutputs
 from onward.errors import NotFinite, OptionError
 from onward.graph.builder import OpBuilder
 from onward.losses import L1
@@ -44,7 +44,7 @@ def test_student_comes_closer(loss: str) -> None:
     before, kept = error(student, teacher), weights(student)
     name = str(student.graph.outputs[0].name)
     given = L1(target=teacher_input(name)) if loss == "own" else loss
-    results: list[Trained] = []
+    results: list[TrainedStudent] = []
     trained = match_teacher(
         student, teacher, data(student), loss=given, steps=60, learning_rate=1e-2,
         on_trained=results.append,
@@ -63,7 +63,7 @@ def test_same_seed_gives_the_same_bytes() -> None:
 
 
 def test_answers_are_shared_by_several_calls() -> None:
-    answers = Answers(mlp(0))
+    answers = TeacherOutputs(mlp(0))
     for _ in range(2):
         match_teacher(mlp(1), answers, data(mlp(1)), steps=8)
     assert answers.runs == 4  # batches, not steps
@@ -117,7 +117,7 @@ def test_interrupted_call_continues_to_the_same_bytes(tmp_path: Path) -> None:
             mlp(1), mlp(0), data(mlp(1)), folder=tmp_path, clock=Interrupted(8), **options
         )
     assert list(tmp_path.iterdir())
-    results: list[Trained] = []
+    results: list[TrainedStudent] = []
     continued = match_teacher(
         mlp(1), mlp(0), data(mlp(1)), folder=tmp_path, on_trained=results.append, **options
     )
@@ -134,7 +134,7 @@ def test_state_of_another_training_is_refused(tmp_path: Path) -> None:
 
 
 def test_training_ends_at_the_deadline() -> None:
-    results: list[Trained] = []
+    results: list[TrainedStudent] = []
     times = iter(range(1000))
     match_teacher(
         mlp(1), mlp(0), data(mlp(1)), seconds=10, clock=lambda: next(times),
@@ -156,7 +156,7 @@ def test_batch_norms_and_dropout_stay_in_inference_mode() -> None:
     session = onward.InferenceSession(student)
     name = session.get_inputs()[0].name
     calibration = Calibration({name: rows["image"]}, session.get_inputs())
-    results: list[Trained] = []
+    results: list[TrainedStudent] = []
     match_teacher(student, student, calibration, steps=2, on_trained=results.append)
     assert results[0].losses == pytest.approx([0, 0], abs=1e-12)  # it is its own teacher
 

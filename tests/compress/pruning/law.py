@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.pruning.removal import mask_model, remove_units
-from onward.compress.pruning.units import Group, find_groups, prepare
+from onward.compress.pruning.units import UnitGroup, find_groups, prepare
 from onward.graph.builder import NodeBuilder
 from onward.graph.random_feeds import random_feeds
 from onward.sessions.inference import InferenceSession
@@ -38,7 +38,7 @@ class Net(NodeBuilder):
 
 def prune_half(
     model: ir.Model, seed: int = 0
-) -> tuple[ir.Model, list[Group], dict[str, list[int]]]:
+) -> tuple[ir.Model, list[UnitGroup], dict[str, list[int]]]:
     """The prepared model, its groups and a random half of the units of each."""
     ready = prepare(model)
     groups, random = find_groups(ready), np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def check_law(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
     removal: Mapping[str, Sequence[int]] | None = None,
-) -> list[Group]:
+) -> list[UnitGroup]:
     """Check that the pruned model equals the masked one, and that it is smaller if it can be."""
     ready, groups, random = prune_half(model, seed)
     chosen = random if removal is None else removal

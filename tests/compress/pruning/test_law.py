@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onward.compress.pruning.units import Group, find_groups, prepare
+from onward.compress.pruning.units import UnitGroup, find_groups, prepare
 from tests.compress.pruning.law import Net, check_law
 
 Case = tuple[Callable[[Net], list[ir.Value]], list[tuple[str, int]]]  # the kinds and counts found
@@ -202,7 +202,7 @@ def test_pruned_model_equals_masked_model(
     assert sorted((group.kind, group.count) for group in groups) == sorted(expected)
 
 
-def found(*outputs: ir.Value, op: Net) -> list[Group]:
+def found(*outputs: ir.Value, op: Net) -> list[UnitGroup]:
     return find_groups(prepare(op.finish(*outputs)))
 
 

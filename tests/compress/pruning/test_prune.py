@@ -13,7 +13,7 @@ import onward
 from onward.compress import prune
 from onward.compress.pruning import prune as pruning
 from onward.compress.pruning import pruning_report, speed
-from onward.compress.pruning.layers import find_blocks
+from onward.compress.pruning.residual_blocks import find_blocks
 from onward.compress.pruning.unit_costs import count_macs
 from onward.compress.timing import time_in_turns
 from onward.errors import OptionError

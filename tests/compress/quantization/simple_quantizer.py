@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.shapes.infer import infer_shapes
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import BASIC, PREPARE
-from onward.passes.prune import drop_unused
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 

@@ -12,7 +12,7 @@ import pytest
 from onward.compress.progress_steps import no_progress
 from onward.compress.quantization import faster_kinds
 from onward.compress.quantization.faster_kinds import choose_kinds
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from tests.models import mlp
 
 STATIC, DYNAMIC = NodeFormat(kind="static"), NodeFormat(kind="dynamic")

@@ -13,7 +13,7 @@ from onward.compress.progress_steps import no_progress
 from onward.compress.quality import Quality
 from onward.compress.quantization import lossy_groups
 from onward.compress.quantization.lossy_groups import TOO_LOSSY, RatedPlan, undo_lossy
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.builder import OpBuilder
 from tests.models import mlp
 

@@ -11,7 +11,7 @@ import pytest
 from onward.compress import quantize
 from onward.compress.quality import Quality
 from onward.compress.quantization import side_by_side
-from onward.compress.quantization.side_by_side import Candidate, candidate_lines, choose_best
+from onward.compress.quantization.side_by_side import FormatCandidate, candidate_lines, choose_best
 from onward.sessions.inference import InferenceSession
 from tests.compress.quantization.conftest import ROWS, count_operators
 
@@ -19,9 +19,9 @@ CPU = "CPUExecutionProvider"
 SAME = Quality(similarity=1.0, error=0.0)
 
 
-def candidate(form: str, size: int, seconds: float, **more: Any) -> Candidate:
+def candidate(form: str, size: int, seconds: float, **more: Any) -> FormatCandidate:
     quality = Quality(similarity=1.0, error=more.pop("error", 0.0))
-    return Candidate(form, CPU, size, seconds, quality, more.pop("is_within", True), **more)
+    return FormatCandidate(form, CPU, size, seconds, quality, more.pop("is_within", True), **more)
 
 
 def test_the_fastest_within_the_budget_is_chosen() -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from onward.distributed.parameter_server.server_core import Pulled, ServerCore
+from onward.distributed.parameter_server.server_core import ParameterServerCore, Pulled
 from onward.distributed.parameter_server.server_settings import ServerSettings
 from onward.errors import OptionError
 from onward.programs.program import Array, Spec
@@ -55,13 +55,13 @@ def statistics(value: float = 0.0) -> dict[str, Array]:
     return {"mean": np.array([value], FLOAT)}
 
 
-def make_core(**given: Any) -> tuple[ServerCore, PlainUpdates]:
+def make_core(**given: Any) -> tuple[ParameterServerCore, PlainUpdates]:
     updates = PlainUpdates()
     chosen = ServerSettings(**{"timeout": TIMEOUT, **given})
-    return ServerCore(updates, chosen, "life 1"), updates
+    return ParameterServerCore(updates, chosen, "life 1"), updates
 
 
-def pull(core: ServerCore, worker: str, now: float = 0.0, known: Any = None) -> Pulled:
+def pull(core: ParameterServerCore, worker: str, now: float = 0.0, known: Any = None) -> Pulled:
     found = core.pull(worker, now, known)
     assert isinstance(found, Pulled), found
     return found
@@ -344,7 +344,7 @@ def test_a_restored_server_knows_which_pushes_were_applied() -> None:
     core.join("a", 0.0)
     pull(core, "a")
     core.push("a", 1, 0, gradients(), 1, 0.0, statistics())
-    restored = ServerCore(updates, core.settings, "life 2")
+    restored = ParameterServerCore(updates, core.settings, "life 2")
     restored.restore(core.state())
     pushed = restored.push("a", 1, 0, gradients(), 1, 0.0, statistics())  # its answer was lost
     assert pushed.repeated and pushed.status == "applied" and updates.version == 1

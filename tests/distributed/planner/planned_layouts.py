@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from onward.programs.program import Layout, Parameter, Settings, Shape, UpdateLayout
+from onward.programs.program import Layout, Settings, Shape, TrainableParameter, UpdateLayout
 
 
 def make_layout(
@@ -22,7 +22,7 @@ def make_layout(
     known = dict(statistics or {})
     return Layout(
         parameters=tuple(
-            Parameter(name=name, shape=shape, gradient=f"{name}_grad")
+            TrainableParameter(name=name, shape=shape, gradient=f"{name}_grad")
             for name, shape in shapes.items()
         ),
         updates=tuple(

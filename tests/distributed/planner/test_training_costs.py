@@ -15,7 +15,7 @@ from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.costs.node_costs import model_costs
 from onward.measure.memory.budget import VIEWS, estimate_memory
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.build import build_program
 from onward.programs.program import Program
 from onward.runner.architectures.new_model import new_model

@@ -1,4 +1,4 @@
-"""Calibration: a link and compute that explain measured steps."""
+"""SimulationCalibration: a link and compute that explain measured steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import pytest
 
 from onward.distributed.parallel import Parallel
 from onward.distributed.planner.bucket_sizes import Bucket
-from onward.distributed.simulation.calibration import Calibration, Measurement, calibrate
+from onward.distributed.simulation.calibration import (
+    SimulationCalibration,
+    StepMeasurement,
+    calibrate,
+)
 from onward.distributed.simulation.cluster import Cluster, Link
 from onward.distributed.simulation.scaling_plot import ScalingPanel, ScalingSeries, draw_scaling
 from onward.distributed.simulation.simulated_step import StepWork, simulate_step
@@ -18,7 +22,7 @@ MIB = 1 << 20
 FEW, MANY = (4 * MIB,) * 3, (MIB // 8,) * 24
 
 
-def measured(link: Link, ranks: int, buckets: tuple[int, ...], compute: float) -> Measurement:
+def measured(link: Link, ranks: int, buckets: tuple[int, ...], compute: float) -> StepMeasurement:
     """What a machine with this link would measure."""
     share = [compute * each / sum(buckets) for each in buckets]
     work = StepWork(
@@ -27,7 +31,7 @@ def measured(link: Link, ranks: int, buckets: tuple[int, ...], compute: float) -
         backward=tuple(each * 2 / 3 for each in share),
     )
     step = simulate_step(work, Parallel(data=ranks), Cluster(inside=link))
-    return Measurement(ranks=ranks, seconds=step.seconds, buckets=buckets)
+    return StepMeasurement(ranks=ranks, seconds=step.seconds, buckets=buckets)
 
 
 @pytest.mark.parametrize(("latency", "bandwidth"), [(2e-4, 1e9), (2e-3, 2e8)])
@@ -51,7 +55,7 @@ def test_one_process_is_predicted_exactly() -> None:
 
 
 def test_processes_that_share_cores_take_longer() -> None:
-    machine = Calibration(
+    machine = SimulationCalibration(
         link=Link(latency=1e-4, bandwidth=1e9), compute={FEW: 0.02}, forward={FEW: 1 / 3}, cores=2
     )
     one, two, four = (machine.predict(FEW, ranks) for ranks in (1, 2, 4))
@@ -66,7 +70,7 @@ def test_a_calibration_needs_one_process_and_several() -> None:
         with pytest.raises(OptionError, match="steps of one process and of several"):
             calibrate(points)
     with pytest.raises(OptionError, match=r"Measurement.seconds must be a number above 0"):
-        Measurement(ranks=1, seconds=0, buckets=FEW)
+        StepMeasurement(ranks=1, seconds=0, buckets=FEW)
     found = calibrate([measured(link, ranks, FEW, 0.02) for ranks in (1, 2)])
     with pytest.raises(OptionError, match="were not measured with one process"):
         found.predict(MANY, 2)

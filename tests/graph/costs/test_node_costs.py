@@ -12,7 +12,7 @@ from onnx import helper, parser
 
 from onward.graph.builder import OpBuilder
 from onward.graph.costs.attention_flops import ATTENTION_FLOPS
-from onward.graph.costs.flops import Call, Tensor
+from onward.graph.costs.flops import NodeCall, Tensor
 from onward.graph.costs.node_costs import Cost, Costs, model_costs, node_cost
 
 
@@ -246,4 +246,4 @@ def test_flops_of_attention_operators() -> None:
     q = Tensor(ir.DataType.FLOAT, (1, 2, 6))
     rule = ATTENTION_FLOPS.find("", "Attention", 23)
     assert rule is not None
-    assert rule(Call(node, (q, q, q), (q,))) == 2 * 2 * 24 + 5 * 2 * 2
+    assert rule(NodeCall(node, (q, q, q), (q,))) == 2 * 2 * 24 + 5 * 2 * 2

@@ -10,7 +10,7 @@ from onward.graph.costs.flops import Tensor
 from onward.measure.profile.record_costs import Graphs
 from onward.measure.profile.roofline import Ceilings
 from onward.measure.profile.timed_runs import Measurement, Timing
-from onward.measure.profile.trace import Record, Run, Trace
+from onward.measure.profile.trace import Record, Trace, TracedRun
 
 CPU = "CPUExecutionProvider"
 # 1 GFLOP/s, 1 GB/s, a microsecond to dispatch a node
@@ -32,5 +32,5 @@ def measurement(
     """One run of these records, as long without profiling as with it."""
     executing = latency if executing is None else executing
     timing = Timing(0.1, 0.2, 0, [0.0], [latency], [(latency / 2, 1 << 20)])
-    trace = Trace(records, [Run(0.0, latency, executing)])
+    trace = Trace(records, [TracedRun(0.0, latency, executing)])
     return Measurement(timing, trace, [latency], Graphs([], {}), {}, [CPU])

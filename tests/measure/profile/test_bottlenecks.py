@@ -8,7 +8,7 @@ from onward.measure.profile.bottlenecks import Analysis, analyse, find_bound, ty
 from onward.measure.profile.diagnosis import Diagnosis, diagnose
 from onward.measure.profile.record_costs import Graphs
 from onward.measure.profile.timed_runs import Measurement, Timing
-from onward.measure.profile.trace import Run, Trace
+from onward.measure.profile.trace import Trace, TracedRun
 from tests.measure.profile.measured import CPU, ROUND, measurement, record
 
 
@@ -112,7 +112,7 @@ def test_shares_are_of_one_run_and_add_up() -> None:
         for turn, pair in enumerate(times)
         for name, time in zip("ab", pair, strict=True)
     ]
-    runs = [Run(0.0, sum(pair) + 30e-6, sum(pair) + 20e-6) for pair in times]
+    runs = [TracedRun(0.0, sum(pair) + 30e-6, sum(pair) + 20e-6) for pair in times]
     walls = [run.duration for run in runs]
     timing = Timing(0.1, 0.2, 0, [0.0], [1e-3], [])
     measured = Measurement(timing, Trace(records, runs), walls, Graphs([], {}), {}, [CPU])

@@ -13,7 +13,7 @@ import pytest
 import onward
 from onward.errors import FeedError, OptionError, ProviderError
 from onward.measure.tuning import tune as tuning
-from onward.measure.tuning.trials import BARE, CallTimes, Candidate, Opening, Trial
+from onward.measure.tuning.trials import BARE, CallTimes, Candidate, FirstRun, Trial
 from onward.measure.tuning.tuning_options import TuningOptions
 from onward.measure.tuning.tuning_result import Row, TuningResult
 from onward.sessions import auto_plan
@@ -39,7 +39,7 @@ FEEDS = {"x": np.ones((2, 4), np.float32)}
 
 def run_trial(
     model: Path, candidate: Candidate, feeds: dict[str, Any], *, seconds: float = 1.0
-) -> tuple[Opening, CallTimes]:
+) -> tuple[FirstRun, CallTimes]:
     """Open and measure a candidate once."""
     with Trial(model, candidate, feeds) as trial:
         return trial.open(), trial.measure(seconds)

@@ -12,7 +12,7 @@ import pytest
 from onward.errors import OptionError, ProviderError
 from onward.losses import CrossEntropy
 from onward.measure.tuning import tune_training as tuning
-from onward.measure.tuning.trials import CallTimes, Candidate, Opening
+from onward.measure.tuning.trials import CallTimes, Candidate, FirstRun
 from onward.measure.tuning.tuning_options import TuningOptions
 from onward.measure.tuning.tuning_result import TuningResult
 from onward.optimizers import AdamW
@@ -107,11 +107,11 @@ class FakeTrial:
 
     def __exit__(self, *_: Any) -> None: ...
 
-    def open(self, timeout: float) -> Opening:
+    def open(self, timeout: float) -> FirstRun:
         self.opened.append(self.candidate.provider)
         if self.candidate.provider == INDUCTOR:
             raise ProviderError("it cannot")
-        return Opening(1.0, [np.ones(3, np.float32)] * 9)
+        return FirstRun(1.0, [np.ones(3, np.float32)] * 9)
 
     def measure(self, seconds: float, *, timeout: float) -> CallTimes:
         return CallTimes([1.0 if self.candidate.provider == TORCH else 2.0] * 3, 100)
@@ -146,9 +146,9 @@ def test_the_fastest_that_agrees_comes_first_and_a_failure_has_its_reason(tune: 
 def test_an_engine_that_trains_differently_is_excluded(
     tune: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_wrong(self: FakeTrial, timeout: float) -> Opening:
+    def open_wrong(self: FakeTrial, timeout: float) -> FirstRun:
         loss = 1.0 if self.candidate.provider == CPU else 1.1
-        return Opening(1.0, [np.full(3, loss, np.float32), *[np.ones(3, np.float32)] * 8])
+        return FirstRun(1.0, [np.full(3, loss, np.float32), *[np.ones(3, np.float32)] * 8])
 
     monkeypatch.setattr(FakeTrial, "open", open_wrong)
     result, _ = tune(program())

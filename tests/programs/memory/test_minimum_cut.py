@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from onward.programs.memory.minimum_cut import INFINITE, Network
+from onward.programs.memory.minimum_cut import INFINITE, FlowNetwork
 
 networkx = pytest.importorskip("networkx")
 
@@ -14,7 +14,7 @@ networkx = pytest.importorskip("networkx")
 @pytest.mark.parametrize("seed", range(20))
 def test_cut_is_minimal_and_nearest_to_the_sink(seed: int) -> None:
     rng = random.Random(seed)
-    ours, theirs = Network(), networkx.DiGraph()
+    ours, theirs = FlowNetwork(), networkx.DiGraph()
     edges: dict[tuple[int, int], int] = {}
     for _ in range(60):
         tail, head = sorted(rng.sample(range(14), 2))

@@ -11,7 +11,7 @@ import pytest
 import onward
 from onward import losses, optimizers
 from onward.errors import OptionError
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.programs.build import build_program
 from onward.programs.memory.forward_backward import divide_train_graph
 from onward.programs.memory.memory_options import Memory

@@ -17,7 +17,7 @@ from torch import nn
 import onward
 from onward.errors import OptionTypeError
 from onward.pytorch import Explanation, explain
-from onward.pytorch.explanation.treemap import Box, treemap
+from onward.pytorch.explanation.treemap import Rectangle, treemap
 
 
 class Double(torch.autograd.Function):
@@ -272,10 +272,10 @@ def test_names_make_no_element() -> None:
 
 def test_treemap_fills_its_box() -> None:
     sizes = [5.0, 3.0, 2.0, 1.0, 1.0]
-    boxes = treemap(sizes, Box(0, 0, 120, 60))
+    boxes = treemap(sizes, Rectangle(0, 0, 120, 60))
     areas = [box.width * box.height for box in boxes]
     assert areas == pytest.approx([600 * size for size in sizes])
-    assert treemap([], Box(0, 0, 1, 1)) == []
+    assert treemap([], Rectangle(0, 0, 1, 1)) == []
 
 
 def test_importing_the_package_loads_no_torch() -> None:

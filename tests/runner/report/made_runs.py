@@ -12,7 +12,7 @@ import numpy as np
 from onward.runner.config import make_config
 from onward.runner.digits import load_digits
 from onward.runner.events import Evaluation, Mistake
-from onward.runner.plan.training_plan import Choice
+from onward.runner.plan.training_plan import ChosenSetting
 from onward.runner.report.report_facts import ReportFacts
 from onward.runner.run_folder import RunFolder
 
@@ -110,9 +110,9 @@ def make_facts(classes: tuple[str, ...] = DIGITS, **changes: Any) -> ReportFacts
                 schedule="one_cycle",
             ).model_dump(),
             "choices": [
-                Choice("loss", "cross_entropy", "target 'label' has 10 classes"),
-                Choice("inputs", "image: [pixels]", "the only column of shape 28x28"),
-                Choice("metrics", "accuracy", "the usual one of cross_entropy"),
+                ChosenSetting("loss", "cross_entropy", "target 'label' has 10 classes"),
+                ChosenSetting("inputs", "image: [pixels]", "the only column of shape 28x28"),
+                ChosenSetting("metrics", "accuracy", "the usual one of cross_entropy"),
             ],
             "evaluation": evaluation, "classes": classes, "trained_parameters": 3_400,
             "all_parameters": 61_706, "roc": (rates, rates**0.25) if count == 2 else None,

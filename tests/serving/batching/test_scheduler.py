@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.serving.batching.batch_delay import FixedDelay
-from onward.serving.batching.scheduler import BatchPolicy, Scheduler
+from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 
 
 @dataclass(eq=False)
@@ -28,8 +28,8 @@ def make(
     delay: float = 0.0,
     preferred: tuple[int, ...] = (),
     max_waiting: int = 1024,
-) -> Scheduler[Job]:
-    return Scheduler(BatchPolicy(max_rows, preferred, max_waiting), FixedDelay(delay))
+) -> BatchScheduler[Job]:
+    return BatchScheduler(BatchPolicy(max_rows, preferred, max_waiting), FixedDelay(delay))
 
 
 def names(found: list[Job] | float) -> str:

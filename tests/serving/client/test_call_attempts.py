@@ -15,7 +15,7 @@ from onward.serving.client.call_attempts import (
     Wait,
     run_call,
 )
-from onward.serving.client.client_protocol import Call, HttpRequest, HttpResponse, check
+from onward.serving.client.client_protocol import ClientCall, HttpRequest, HttpResponse, check
 from onward.serving.client.server_choice import ServerChoice, parse_url
 
 OK = HttpResponse(200, {}, b"")
@@ -44,7 +44,7 @@ def steps_of(
     clock: Clock, *, servers: int = 1, seconds: float | None = 60.0, may_repeat: bool = True
 ) -> tuple[Steps[int], ServerChoice]:
     choice = ServerChoice([parse_url(f"http://host{number}") for number in range(servers)])
-    call = Call(lambda left: HttpRequest("GET", f"/{left}"), read, may_repeat)
+    call = ClientCall(lambda left: HttpRequest("GET", f"/{left}"), read, may_repeat)
     return run_call(call, choice, RetryPolicy(), seconds, clock, lambda: 0.5), choice
 
 

@@ -136,7 +136,7 @@ def test_lists_get_the_models_types() -> None:
 
 
 def test_routes() -> None:
-    def path(call: protocol.Call[Any]) -> str:
+    def path(call: protocol.ClientCall[Any]) -> str:
         request = call.make(None)
         return f"{request.method} {request.path}"
 

@@ -12,15 +12,15 @@ import pytest
 from onward.errors import RequestInvalid
 from onward.serving.grpc.grpc_request import parse_request
 from onward.serving.requests import InferRequest, SequencePart
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import DATATYPES, to_raw
 from tests.serving.grpc_client import InferRequestMessage, infer_message
 
 
-def parse(message: Any, shared_memory: SharedMemory | None = None) -> InferRequest:
+def parse(message: Any, shared_memory: SharedMemoryRegions | None = None) -> InferRequest:
     """Parse after a round trip through the wire."""
     copy = InferRequestMessage.FromString(message.SerializeToString())
-    return parse_request(copy, shared_memory or SharedMemory())
+    return parse_request(copy, shared_memory or SharedMemoryRegions())
 
 
 def typed(datatype: str, shape: list[int], **contents: Any) -> Any:
@@ -178,9 +178,9 @@ def test_requested_outputs() -> None:
 
 
 @pytest.fixture
-def regions(tmp_path: Path) -> SharedMemory:
+def regions(tmp_path: Path) -> SharedMemoryRegions:
     (tmp_path / "data").write_bytes(np.arange(4, dtype=np.float32).tobytes())
-    found = SharedMemory(tmp_path)
+    found = SharedMemoryRegions(tmp_path)
     found.register("r", "data", 0, 16)
     return found
 
@@ -192,7 +192,7 @@ def in_region(parameters: Any, region: Any, size: Any, offset: Any = None) -> No
             setattr(parameters[f"shared_memory_{name}"], field, value)
 
 
-def test_inputs_in_shared_memory_take_no_raw_contents(regions: SharedMemory) -> None:
+def test_inputs_in_shared_memory_take_no_raw_contents(regions: SharedMemoryRegions) -> None:
     message = InferRequestMessage(model_name="m", raw_input_contents=[b"\1"])
     shared = message.inputs.add(name="x", datatype="FP32", shape=[2])
     in_region(shared.parameters, "r", 8, 4)
@@ -214,7 +214,7 @@ def test_inputs_in_shared_memory_take_no_raw_contents(regions: SharedMemory) -> 
     ],
 )
 def test_an_input_outside_of_its_region_is_refused(
-    regions: SharedMemory, region: Any, size: Any, offset: int, text: str
+    regions: SharedMemoryRegions, region: Any, size: Any, offset: int, text: str
 ) -> None:
     message = InferRequestMessage(model_name="m")
     tensor = message.inputs.add(name="x", datatype="FP32", shape=[2])
@@ -223,7 +223,9 @@ def test_an_input_outside_of_its_region_is_refused(
         parse(message, regions)
 
 
-def test_an_output_outside_of_its_region_is_refused_before_it_runs(regions: SharedMemory) -> None:
+def test_an_output_outside_of_its_region_is_refused_before_it_runs(
+    regions: SharedMemoryRegions,
+) -> None:
     message = InferRequestMessage(model_name="m")
     output = message.outputs.add(name="y")
     in_region(output.parameters, "r", 8, 8)

@@ -16,7 +16,7 @@ from onward.serving.grpc.grpc_response import (
     serialize_stream_response,
 )
 from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import DATATYPES, from_raw
 from tests.serving.numpy_core import NumpyCore
 
@@ -27,7 +27,7 @@ StreamResponse = message_class("inference.ModelStreamInferResponse")
 def serialized(outputs: dict[str, Any], *asked: RequestedOutput, **options: Any) -> bytes:
     request = InferRequest("classifier", {}, id="7", outputs=asked)
     response = InferResponse("classifier", "1", outputs)
-    memory = options.pop("memory", SharedMemory())
+    memory = options.pop("memory", SharedMemoryRegions())
     return serialize_response(request, response, NumpyCore(), memory, **options)
 
 
@@ -69,7 +69,7 @@ def test_a_classified_output_has_labels() -> None:
 
 def test_an_output_in_shared_memory_leaves_its_place_empty(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(bytes(32))
-    memory = SharedMemory(tmp_path)
+    memory = SharedMemoryRegions(tmp_path)
     memory.register("r", "k", 8, 24)
     place = {"shared_memory_region": "r", "shared_memory_byte_size": 16, "shared_memory_offset": 4}
     asked = RequestedOutput("a", parameters=place)

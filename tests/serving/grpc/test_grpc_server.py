@@ -22,8 +22,8 @@ from onward.errors import FileMissing, OptionError
 from onward.serving.grpc.grpc_messages import INFERENCE, message_class
 from onward.serving.grpc.grpc_reflection import answer
 from onward.serving.grpc.grpc_server import GrpcServer
-from onward.serving.settings import ServerSettings
-from onward.serving.shared_memory import SharedMemory
+from onward.serving.settings import ServingSettings
+from onward.serving.shared_memory import SharedMemoryRegions
 from tests.serving.grpc.test_grpc_service import refused
 from tests.serving.grpc_client import Client, infer_message, run, serving
 from tests.serving.numpy_core import NumpyCore
@@ -32,8 +32,8 @@ SERVING, NOT_SERVING = 1, 2
 
 
 def server(**settings: object) -> GrpcServer:
-    checked = ServerSettings.model_validate({"grpc_port": 0, **settings})
-    return GrpcServer(NumpyCore(), checked, shared_memory=SharedMemory())
+    checked = ServingSettings.model_validate({"grpc_port": 0, **settings})
+    return GrpcServer(NumpyCore(), checked, shared_memory=SharedMemoryRegions())
 
 
 def test_a_port_in_use_is_an_error() -> None:
@@ -50,7 +50,7 @@ def test_a_port_in_use_is_an_error() -> None:
 
 def test_a_request_over_the_limit_is_refused() -> None:
     async def main() -> None:
-        settings = ServerSettings(grpc_port=0, max_body_bytes=1000)
+        settings = ServingSettings(grpc_port=0, max_body_bytes=1000)
         async with serving(NumpyCore(), settings) as client:
             message = infer_message("identity_uint8", {"x": ("UINT8", [1, 2000], bytes(2000))})
             error = await refused(client, "ModelInfer", message)
@@ -166,7 +166,7 @@ def test_a_call_that_does_not_arrive_is_ended() -> None:
 
 def test_the_number_of_connections_is_limited() -> None:
     async def main() -> None:
-        settings = ServerSettings(grpc_port=0, max_connections=1)
+        settings = ServingSettings(grpc_port=0, max_connections=1)
         async with serving(NumpyCore(), settings) as client:
             assert (await client.call("ServerLive")).live
             port = client.server.port  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from onward.errors import (
     RequestExpired,
     ServerOverloaded,
 )
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from tests.serving.grpc_client import Client, infer_message, run, serving
 from tests.serving.numpy_core import NumpyCore
 
@@ -246,7 +246,7 @@ def test_models_are_loaded_and_unloaded() -> None:
 def test_models_are_loaded_where_it_is_allowed(settings: dict[str, Any]) -> None:
     async def main() -> None:
         core = NumpyCore()
-        async with serving(core, ServerSettings(grpc_port=0, **settings)) as client:
+        async with serving(core, ServingSettings(grpc_port=0, **settings)) as client:
             for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
                 error = await refused(client, method, model_name="simple")
                 assert error.code() == grpc.StatusCode.UNIMPLEMENTED

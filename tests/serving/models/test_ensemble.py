@@ -18,7 +18,7 @@ from onward.serving.models.ensemble_graph import check_parts, loading_order, rea
 from onward.serving.models.model_config import normalize
 from onward.serving.models.repository import Repository
 from onward.serving.requests import Done, InferRequest, InferResponse, RequestedOutput, TensorSpec
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
 
@@ -152,7 +152,7 @@ def test_ensembles_that_need_each_other_are_refused(tmp_path: Path) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        found = Repository(ServerSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
+        found = Repository(ServingSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
         await found.open(tmp_path)
         with pytest.raises(RequestInvalid, match="'p' needs model 'q', which is not ready"):
             await asyncio.wait_for(found.load("p", {}), 60)
@@ -238,7 +238,7 @@ def test_an_ensemble_follows_its_parts(tmp_path: Path) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        found = Repository(ServerSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
+        found = Repository(ServingSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
 
         async def infer() -> Any:
             future = loop.create_future()

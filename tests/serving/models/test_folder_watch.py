@@ -14,7 +14,7 @@ import pytest
 from onward.serving.models.folder_watch import FolderWatch, models_to_reload
 from onward.serving.models.repository import Repository
 from onward.serving.requests import InferRequest
-from onward.serving.settings import ServerSettings
+from onward.serving.settings import ServingSettings
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
 
@@ -53,7 +53,7 @@ def test_changes_beside_a_file() -> None:
 def watched(test: Callable[[Repository, FolderWatch], Any], root: Path) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        found = Repository(ServerSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
+        found = Repository(ServingSettings(), loop=loop, clock=lambda: 0.0, factory=FakeServed)
         await found.open(root)
         await test(found, FolderWatch(root, found))
         await found.close()

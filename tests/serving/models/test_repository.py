@@ -24,7 +24,7 @@ from onward.errors import (
 )
 from onward.serving.models.repository import Repository
 from onward.serving.requests import InferRequest, InferResponse
-from onward.serving.settings import ModelSettings, ServerSettings
+from onward.serving.settings import ModelSettings, ServingSettings
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
 
@@ -45,7 +45,7 @@ async def repository(
 ) -> AsyncIterator[tuple[Repository, Made]]:
     made = Made()
     found = Repository(
-        ServerSettings(**settings),
+        ServingSettings(**settings),
         loop=asyncio.get_running_loop(),
         clock=lambda: 0.0,
         factory=made,

@@ -10,7 +10,7 @@ import pytest
 import onward
 from onward.serving.settings import ModelSettings
 from onward.serving.worker_processes.choose_instances import (
-    Candidate,
+    InstanceCandidate,
     choose_instances,
     instance_counts,
     provider_lists,
@@ -45,7 +45,7 @@ def test_more_instances_must_be_worth_their_memory() -> None:
 
 
 def test_the_fastest_provider_is_chosen() -> None:
-    def measure(each: Candidate, _: float) -> float:
+    def measure(each: InstanceCandidate, _: float) -> float:
         return 200.0 if each.providers == provider_lists()[-1] else 100.0
 
     settings = ModelSettings(providers="auto", instances=1, threads=3)

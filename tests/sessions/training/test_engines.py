@@ -15,7 +15,7 @@ from onward.optimizers import schedules
 from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.providers.options import SessionOptions
 from onward.providers.ort.training.executable import OrtTraining
 from onward.providers.torch.training.executable import TorchTraining

@@ -15,7 +15,7 @@ from torch import nn
 import onward
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as f
 
 from onward import losses, optimizers
 from onward.optimizers import schedules
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, torch_mlp, weights
 

@@ -17,7 +17,7 @@ from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Cosine, WarmUp
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from tests.sessions.training.small import batches, mlp, next_rates, weights
 

@@ -13,7 +13,7 @@ from onward.errors import InvalidModel, OptionError
 from onward.losses import CrossEntropy
 from onward.optimizers import LAMB, AdamW, Group
 from onward.optimizers.schedules import Cosine
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import (
     TrainingProgram,

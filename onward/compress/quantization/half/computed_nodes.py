@@ -15,15 +15,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quantization.half.node_groups import connected_nodes
-from onward.compress.quantization.half.rounding import why_not
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.half.rounding_error import why_not
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.operators import named
 from onward.graph.scopes import graphs_of
 from onward.graph.shapes.infer import infer_shapes
+from onward.passes.drop_unused import drop_unused
 from onward.passes.low_types.narrow_nodes import narrow_nodes
 from onward.passes.low_types.rounding import KINDS, LARGEST
 from onward.passes.low_types.typed_places import Typed, find_types, why_float
-from onward.passes.prune import drop_unused
 
 _HEAVY = named("MatMul Gemm Conv ConvTranspose DeformConv Attention")  # worth a Cast
 _MASK = 1e30  # a constant beyond this stands for minus infinity: it is clamped

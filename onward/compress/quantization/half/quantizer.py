@@ -18,18 +18,19 @@ from onward.compress.quantization.half.computed_nodes import (
     write_nodes,
 )
 from onward.compress.quantization.half.node_groups import connected_nodes
-from onward.compress.quantization.half.rounding import check_kind
+from onward.compress.quantization.half.rounding_error import check_kind
 from onward.compress.quantization.half.stored_weights import (
     StoredWeights,
     find_weights,
     write_weights,
 )
 from onward.compress.quantization.half.value_ranges import measure_ranges
-from onward.compress.quantization.plan import Plan
+from onward.compress.quantization.quantization_plan import Plan
 from onward.graph.files import load, weight_bytes
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.passes.deduplicate import share_initializers
 from onward.passes.downgrade import lower_opset
+from onward.passes.drop_unused import drop_unused
 from onward.passes.fold import fold_constants
 from onward.passes.normalize import (
     drop_initializer_inputs,
@@ -40,7 +41,6 @@ from onward.passes.normalize import (
 )
 from onward.passes.pass_sequence import PassSequence
 from onward.passes.pipelines import BASIC, PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names, nodes_of
 from onward.passes.upgrade import newest_opset
 from onward.providers.provider_names import short_name

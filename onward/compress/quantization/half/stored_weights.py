@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.quantization.half.rounding import why_not
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.half.rounding_error import why_not
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.scopes import graphs_of
 from onward.passes.low_types.rounding import KINDS, round_to
 from onward.passes.rewrite import Names

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.quantization.int8.layers import Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.scaling import replace_weight
 from onward.compress.quantization.int8.static_writer import add_initializer
 from onward.passes.rewrite import Names
@@ -17,7 +17,7 @@ Corrections = dict[str, Array]  # what is added to the bias, by the layer's node
 
 
 def apply_corrections(
-    model: ir.Model, layers: Mapping[str, Layer], corrections: Mapping[str, Array], names: Names
+    model: ir.Model, layers: Mapping[str, Int8Layer], corrections: Mapping[str, Array], names: Names
 ) -> None:
     """Add corrections to the biases of a model's layers, in place."""
     nodes = {str(node.name): node for node in model.graph}

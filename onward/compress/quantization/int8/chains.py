@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onward.compress.quantization.int8.layers import Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.graph.operators import named
 from onward.passes.value_facts import input_of, is_constant, scalar
 
@@ -50,7 +50,7 @@ def result_of(node: ir.Node) -> ir.Value:
     return node.outputs[0] if activation is None else activation.outputs[0]
 
 
-def find_chains(model: ir.Model, layers: Mapping[str, Layer]) -> list[str]:
+def find_chains(model: ir.Model, layers: Mapping[str, Int8Layer]) -> list[str]:
     """The nodes whose data comes from int8 convolutions or chains, and goes to int8 nodes."""
     nodes = {str(node.name): node for node in model.graph}
     convs = {name for name, layer in layers.items() if layer.operator == "Conv"}
@@ -92,7 +92,9 @@ def _is_weight(value: ir.Value) -> bool:
     return value.is_initializer() and is_constant(value)
 
 
-def divide(model: ir.Model, layers: Mapping[str, Layer], chosen: Iterable[str]) -> list[list[str]]:
+def divide(
+    model: ir.Model, layers: Mapping[str, Int8Layer], chosen: Iterable[str]
+) -> list[list[str]]:
     """Nodes that are undone together, in the order of the graph.
 
     MatMul and Gemm that read the same value share its int8 form. Convolutions that follow each
@@ -120,10 +122,10 @@ def divide(model: ir.Model, layers: Mapping[str, Layer], chosen: Iterable[str]) 
 
 def _group_of(
     node: ir.Node,
-    layer: Layer | None,
+    layer: Int8Layer | None,
     group_of: Mapping[str, list[str]],
     by_data: Mapping[str, list[str]],
-    layers: Mapping[str, Layer],
+    layers: Mapping[str, Int8Layer],
 ) -> list[str] | None:
     """The group that a node joins; None if it begins one."""
     if layer is not None and layer.operator != "Conv":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.compress.quantization.int8.layers import Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.static_writer import StoreWeight, add_initializer
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
 from onward.passes.rewrite import detach
@@ -29,7 +29,7 @@ class DynamicWriter:
         self._scales: dict[str, ir.Value] = {}
         self._lstm_weights: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
 
-    def write(self, node: ir.Node, layer: Layer) -> None:
+    def write(self, node: ir.Node, layer: Int8Layer) -> None:
         """Replace one node."""
         {
             "MatMul": self._matmul,
@@ -38,7 +38,7 @@ class DynamicWriter:
             "Gather": self._gather,
         }[layer.operator](node, layer)
 
-    def _matmul(self, node: ir.Node, layer: Layer) -> None:
+    def _matmul(self, node: ir.Node, layer: Int8Layer) -> None:
         """y = float(x8 w8) (x's scale * w's scales) + bias: what onnxruntime fuses into one."""
         x, old = node.inputs[0], node.outputs[0]
         assert x is not None
@@ -64,7 +64,7 @@ class DynamicWriter:
             (y,) = self._add("Add", [y, bias], f"{layer.node}/sum")
         self._take_place(old, y, node)
 
-    def _as_columns(self, stored: ir.Value, layer: Layer) -> ir.Value:
+    def _as_columns(self, stored: ir.Value, layer: Int8Layer) -> ir.Value:
         """A weight of shape (out, in) as (in, out); the engine computes it once, at load."""
         if layer.channel_axis == 1:
             return stored
@@ -72,7 +72,7 @@ class DynamicWriter:
         columns.type = stored.type
         return columns
 
-    def _gather(self, node: ir.Node, layer: Layer) -> None:
+    def _gather(self, node: ir.Node, layer: Int8Layer) -> None:
         """y = float(rows8[indices]) scales[indices]: the table itself is never dequantized."""
         indices, old = node.inputs[1], node.outputs[0]
         assert indices is not None
@@ -84,7 +84,7 @@ class DynamicWriter:
         (y,) = self._add("Mul", [whole, own], f"{layer.node}/scaled")
         self._take_place(old, y, node)
 
-    def _lstm(self, node: ir.Node, layer: Layer) -> None:
+    def _lstm(self, node: ir.Node, layer: Int8Layer) -> None:
         """The contrib operator DynamicQuantizeLSTM: weights are (directions, in, 4 hidden)."""
         inputs = [input_of(node, index) for index in range(8)]
         w, r = inputs[1], inputs[2]

@@ -9,9 +9,9 @@ from onward.compress.quantization.int8.float_rules import rules_of_int8
 from onward.compress.quantization.node_names import name_nodes
 from onward.graph.files import Source, load
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.drop_unused import drop_unused
 from onward.passes.fuse import activation, convolution, gemm, norm
 from onward.passes.pipelines import BASIC, PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import rewrite
 
 _OLDEST_OPSET = 18  # has LayerNormalization, reductions with axes as inputs, scales a channel

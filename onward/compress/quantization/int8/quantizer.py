@@ -27,15 +27,15 @@ from onward.compress.quantization.int8.chains import (
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
-from onward.compress.quantization.int8.layers import (
+from onward.compress.quantization.int8.int8_layers import (
     INSIDE_BODY,
-    Layer,
+    Int8Layer,
     array_of,
     find_layers,
     find_ties,
 )
 from onward.compress.quantization.int8.prepare import prepare
-from onward.compress.quantization.int8.ranges import Range, check_method, choose_range
+from onward.compress.quantization.int8.ranges import Int8Range, check_method, choose_range
 from onward.compress.quantization.int8.smoothing import Smoothed, undo
 from onward.compress.quantization.int8.smoothing import smooth as scale_channels
 from onward.compress.quantization.int8.static_writer import (
@@ -44,17 +44,17 @@ from onward.compress.quantization.int8.static_writer import (
     add_initializer,
 )
 from onward.compress.quantization.int8.statistics import (
-    Histogram,
+    ValueHistogram,
     measure_bounds,
     measure_histograms,
     open_session,
 )
 from onward.compress.quantization.int8.weight_rounding import round_layers
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.files import Source
+from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import sort_nodes
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
 
@@ -107,8 +107,8 @@ class Int8Quantizer:
         self._rounded: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._chains = find_chains(self._model, self._layers) if data else []
         self._plan = self._make_plan(dynamic, data is not None)
-        self._histograms: dict[str, Histogram] = {}
-        self._ranges: dict[str, Range] = {}
+        self._histograms: dict[str, ValueHistogram] = {}
+        self._ranges: dict[str, Int8Range] = {}
         self._smoothed: list[Smoothed] = []
         self._corrections: Corrections = {}
         if data is None or not any(layer.is_linear for layer in self._layers.values()):
@@ -203,7 +203,7 @@ class Int8Quantizer:
         stored: dict[tuple[str, int], ir.Value] = {}
         tables = {each.weight: each for name, each in self._layers.items() if name in plan}
 
-        def store(layer: Layer) -> tuple[ir.Value, Array]:
+        def store(layer: Int8Layer) -> tuple[ir.Value, Array]:
             key = (layer.weight, layer.channel_axis)
             table = tables.get(self._ties.get(layer.weight, ""))
             if table is not None:  # the engine transposes it once, when it loads the model
@@ -224,7 +224,7 @@ class Int8Quantizer:
 
         return store
 
-    def _round(self, layer: Layer) -> tuple[Array, Array]:
+    def _round(self, layer: Int8Layer) -> tuple[Array, Array]:
         """A layer's weight in 8 bits, and its scales."""
         key = (layer.weight, layer.channel_axis)
         if key not in self._rounded:
@@ -318,7 +318,7 @@ class Int8Quantizer:
         bounds = measure_bounds(self._model, list(values), data)
         self._histograms = measure_histograms(self._model, bounds, data)
 
-    def _choose(self, method: str) -> dict[str, Range]:
+    def _choose(self, method: str) -> dict[str, Int8Range]:
         return {name: choose_range(each, method) for name, each in self._histograms.items()}
 
 

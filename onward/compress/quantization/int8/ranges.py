@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onward.compress.quantization.int8.statistics import Histogram
+from onward.compress.quantization.int8.statistics import ValueHistogram
 from onward.errors import OptionError
 from onward.passes.value_facts import Array
 
@@ -23,7 +23,7 @@ _LEVELS = 256
 
 
 @dataclass(frozen=True)
-class Range:
+class Int8Range:
     """The numbers that 8 bits cover: unsigned, with an exact zero."""
 
     low: float
@@ -46,21 +46,23 @@ def check_method(method: str) -> None:
         )
 
 
-def choose_range(histogram: Histogram, method: str) -> Range:
+def choose_range(histogram: ValueHistogram, method: str) -> Int8Range:
     """The range of a value; it contains 0, so that zero padding is exact."""
     low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
     if method == "minmax" or high - low < 1e-10:
-        return Range(low, high)
+        return Int8Range(low, high)
     if method == "percentile":
         low, high = _percentile(histogram)
-        return Range(min(low, 0.0), max(high, 0.0))
+        return Int8Range(min(low, 0.0), max(high, 0.0))
     cost = _squared_error if method == "mse" else _divergence
     centers, counts = _nonempty(histogram)
-    best, least = Range(low, high), cost(centers, counts, Range(low, high))
+    best, least = Int8Range(low, high), cost(centers, counts, Int8Range(low, high))
     for side in ("high", "low", "high"):  # one side after the other
         for share in _SHARES:
             trial = (
-                Range(best.low, high * share) if side == "high" else Range(low * share, best.high)
+                Int8Range(best.low, high * share)
+                if side == "high"
+                else Int8Range(low * share, best.high)
             )
             if trial.high - trial.low < 1e-10:
                 continue
@@ -70,7 +72,7 @@ def choose_range(histogram: Histogram, method: str) -> Range:
     return best
 
 
-def _percentile(histogram: Histogram) -> tuple[float, float]:
+def _percentile(histogram: ValueHistogram) -> tuple[float, float]:
     edges = np.linspace(histogram.low, histogram.high, len(histogram.counts) + 1)
     share = np.cumsum(histogram.counts) / max(histogram.counts.sum(), 1)
     first = int(np.searchsorted(share, _OUTSIDE))
@@ -78,14 +80,14 @@ def _percentile(histogram: Histogram) -> tuple[float, float]:
     return float(edges[first]), float(edges[min(last + 1, len(edges) - 1)])
 
 
-def _nonempty(histogram: Histogram) -> tuple[Array, Array]:
+def _nonempty(histogram: ValueHistogram) -> tuple[Array, Array]:
     width = (histogram.high - histogram.low) / len(histogram.counts)
     centers = histogram.low + width * (np.arange(len(histogram.counts)) + 0.5)
     kept = histogram.counts > 0
     return centers[kept], histogram.counts[kept].astype(np.float64)
 
 
-def _squared_error(centers: Array, counts: Array, trial: Range) -> float:
+def _squared_error(centers: Array, counts: Array, trial: Int8Range) -> float:
     """The error of clipping, plus that of rounding: a twelfth of the step's square."""
     outside = centers - np.clip(centers, trial.low, trial.high)
     rounding = np.where(outside == 0, float(trial.scale) ** 2 / 12, 0.0)
@@ -93,7 +95,7 @@ def _squared_error(centers: Array, counts: Array, trial: Range) -> float:
     return float((counts * (outside * outside + rounding)).sum())
 
 
-def _divergence(centers: Array, counts: Array, trial: Range) -> float:
+def _divergence(centers: Array, counts: Array, trial: Int8Range) -> float:
     """KL divergence from the numbers' distribution to that after clipping and rounding."""
     total = counts.sum()
     levels = np.rint((np.clip(centers, trial.low, trial.high) - trial.low) / float(trial.scale))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.int8.layers import Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.scaling import (
     can_scale,
     clip_limit,
@@ -62,7 +62,7 @@ class Smoothed:
 
 def smooth(
     model: ir.Model,
-    layers: dict[str, Layer],
+    layers: dict[str, Int8Layer],
     data: Calibration,
     *,
     matrices: bool,
@@ -107,19 +107,19 @@ def smooth(
     return added
 
 
-def _with(layer: Layer, **changes: str) -> Layer:
-    return Layer(**{**layer.__dict__, **changes})
+def _with(layer: Int8Layer, **changes: str) -> Int8Layer:
+    return Int8Layer(**{**layer.__dict__, **changes})
 
 
 def _readers(
     model: ir.Model,
-    layers: Mapping[str, Layer],
+    layers: Mapping[str, Int8Layer],
     matrices: bool,
     convolutions: bool,
     int8: Collection[str],
-) -> dict[str, list[Layer]]:
+) -> dict[str, list[Int8Layer]]:
     """The layers that read each value, where scaling is possible; those of one kind."""
-    found: dict[str, list[Layer]] = {}
+    found: dict[str, list[Int8Layer]] = {}
     for layer in layers.values():
         if layer.is_linear:
             found.setdefault(layer.data, []).append(layer)
@@ -155,11 +155,11 @@ def _is_dense_or_depthwise(node: ir.Node) -> bool:
     return group is None or group.value == 1 or w.shape[1] == 1
 
 
-def _axis(group: Sequence[Layer]) -> int:
+def _axis(group: Sequence[Int8Layer]) -> int:
     return 1 if group[0].operator == "Conv" else -1
 
 
-def _in_axis(layer: Layer) -> int:
+def _in_axis(layer: Int8Layer) -> int:
     """The axis of the weight that belongs to the data's channels."""
     if layer.operator == "Conv":
         return 0 if layer.groups > 1 else 1
@@ -167,7 +167,7 @@ def _in_axis(layer: Layer) -> int:
 
 
 def _choose(
-    value: ir.Value, group: Sequence[Layer], nodes: Mapping[str, ir.Node], measured: Channels
+    value: ir.Value, group: Sequence[Int8Layer], nodes: Mapping[str, ir.Node], measured: Channels
 ) -> Array | None:
     """The factors 1 / s of least error; None if the channels stay as they are."""
     greatest = np.maximum(np.abs(measured.low), np.abs(measured.high)).astype(np.float64)
@@ -208,7 +208,7 @@ def _factors(greatest: Array, peak: Array | None, alpha: float, limit: float | N
     return np.where(alive, np.clip(inverse, 1.0, np.minimum(room, _LARGEST_FACTOR)), 1.0)
 
 
-def _as_matrix(node: ir.Node, layer: Layer) -> tuple[Array, int]:
+def _as_matrix(node: ir.Node, layer: Int8Layer) -> tuple[Array, int]:
     """A weight as (inputs, outputs), and how many columns share an output channel's scale."""
     assert node.inputs[1] is not None and node.inputs[1].const_value is not None
     w = np.asarray(node.inputs[1].const_value.numpy(), np.float32)
@@ -267,7 +267,7 @@ def _add_mul(
     return str(result.name)
 
 
-def undo(model: ir.Model, each: Smoothed, layers: Mapping[str, Layer], names: Names) -> None:
+def undo(model: ir.Model, each: Smoothed, layers: Mapping[str, Int8Layer], names: Names) -> None:
     """Remove a Mul that was added for layers which stay float, and restore their weights."""
     nodes = {str(node.name): node for node in model.graph}
     value = named_values(model.graph)[each.value]

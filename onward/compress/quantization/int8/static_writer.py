@@ -13,13 +13,13 @@ from onward.compress.quantization.int8.chains import (
     data_inputs,
     result_of,
 )
-from onward.compress.quantization.int8.layers import Layer
-from onward.compress.quantization.int8.ranges import Range
+from onward.compress.quantization.int8.int8_layers import Int8Layer
+from onward.compress.quantization.int8.ranges import Int8Range
 from onward.passes.value_facts import Array, input_of, is_constant
 
 _LARGEST_BIAS = 1 << 30  # in steps of the bias: the sum of products still fits into int32
 
-StoreWeight = Callable[[Layer], tuple[ir.Value, Array]]  # the int8 initializer, and its scales
+StoreWeight = Callable[[Int8Layer], tuple[ir.Value, Array]]  # the int8 initializer, and its scales
 
 
 class StaticWriter:
@@ -37,9 +37,9 @@ class StaticWriter:
     def __init__(
         self,
         model: ir.Model,
-        layers: Mapping[str, Layer],
+        layers: Mapping[str, Int8Layer],
         chosen: Collection[str],
-        ranges: Mapping[str, Range],
+        ranges: Mapping[str, Int8Range],
         store: StoreWeight,
         make_name: Callable[[str], str],
     ) -> None:
@@ -82,7 +82,7 @@ class StaticWriter:
                 roots[node.outputs[0]] = roots.get(value, value)
         return roots
 
-    def _range(self, value: ir.Value) -> Range:
+    def _range(self, value: ir.Value) -> Int8Range:
         found = self._ranges.get(str(self._roots.get(value, value).name))
         if found is not None:
             return found
@@ -130,7 +130,7 @@ class StaticWriter:
             self._of_constant[value] = y
         return self._of_constant[value]
 
-    def _write_weight(self, node: ir.Node, layer: Layer, data: Range) -> None:
+    def _write_weight(self, node: ir.Node, layer: Int8Layer, data: Int8Range) -> None:
         stored, scales = self._store(layer)
         bias = None if layer.operator == "MatMul" else input_of(node, 2)
         if bias is not None:
@@ -214,11 +214,11 @@ def activation_between(node: ir.Node, result: ir.Value) -> ir.Node | None:
     return None if result is node.outputs[0] else result.producer()
 
 
-def range_of_constant(value: ir.Value) -> Range:
+def range_of_constant(value: ir.Value) -> Int8Range:
     """The range of a constant's numbers."""
     assert value.const_value is not None
     array = np.asarray(value.const_value.numpy())
-    return Range(min(float(array.min()), 0.0), max(float(array.max()), 0.0))
+    return Int8Range(min(float(array.min()), 0.0), max(float(array.max()), 0.0))
 
 
 def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:

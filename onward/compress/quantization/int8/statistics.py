@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.errors import DataError
 from onward.graph.graph_ops import GraphOps, extend, rank
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.value_facts import Array
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
@@ -31,7 +31,7 @@ Reduce = Callable[[GraphOps, ir.Value], ir.Value]
 
 
 @dataclass(frozen=True)
-class Histogram:
+class ValueHistogram:
     """How often a value's numbers lie in each of equal bins between its bounds."""
 
     low: float
@@ -71,7 +71,7 @@ def measure_bounds(
 
 def measure_histograms(
     model: ir.Model, bounds: Mapping[str, tuple[float, float]], data: Calibration
-) -> dict[str, Histogram]:
+) -> dict[str, ValueHistogram]:
     """How the numbers of each value are distributed between its bounds."""
     counts: dict[str, Array] = {}
 
@@ -88,7 +88,7 @@ def measure_histograms(
     for found in _reduced(model, list(bounds), {"counts": count}, data):
         for (_, name), array in found.items():
             counts[name] = counts[name] + array if name in counts else array.astype(np.int64)
-    return {name: Histogram(*bounds[name], counts[name]) for name in counts}
+    return {name: ValueHistogram(*bounds[name], counts[name]) for name in counts}
 
 
 def _thinned(op: GraphOps, x: ir.Value) -> ir.Value:

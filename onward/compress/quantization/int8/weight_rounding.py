@@ -15,12 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.int8.layers import Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.statistics import named_values, open_session
 from onward.compress.quantization.int8.weight_scales import LARGEST, channel_scales
 from onward.compress.quantization.weights.gptq import invert_factor
 from onward.graph.graph_ops import GraphOps, extend
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.value_facts import Array
 
 _LARGEST_SUMS = 256 << 20  # bytes of moments that are measured at a time
@@ -33,7 +33,7 @@ Key = tuple[object, ...]  # layers with the same key multiply the same rows
 
 
 @dataclass(frozen=True)
-class Moments:
+class InputMoments:
     """The mean (groups, inputs) and the covariance (groups, inputs, inputs) of a layer's data."""
 
     mean: Array
@@ -50,7 +50,7 @@ class Rounded:
 
 
 def round_layers(
-    model: ir.Model, layers: Mapping[str, Layer], data: Calibration
+    model: ir.Model, layers: Mapping[str, Int8Layer], data: Calibration
 ) -> Iterator[tuple[str, Rounded]]:
     """Round the weights of linear layers; those with too many inputs are left out.
 
@@ -60,13 +60,13 @@ def round_layers(
         data: what the layers' inputs are measured with; memory does not grow with its batches
     """
     nodes = {str(node.name): node for node in model.graph}
-    alike: dict[Key, list[Layer]] = {}
+    alike: dict[Key, list[Int8Layer]] = {}
     for layer in layers.values():
         if _input_count(nodes[layer.node], layer) <= _MOST_INPUTS:
             alike.setdefault(_key(nodes[layer.node], layer), []).append(layer)
     waiting = list(alike.values())
     while waiting:
-        part, size = list[list[Layer]](), 0
+        part, size = list[list[Int8Layer]](), 0
         while waiting and (not part or size + _bytes(nodes, waiting[0][0]) <= _LARGEST_SUMS):
             size += _bytes(nodes, waiting[0][0])
             part.append(waiting.pop(0))
@@ -78,7 +78,9 @@ def round_layers(
                 yield layer.node, _round(_array(nodes[layer.node]), layer, moments, factor)
 
 
-def measure_moments(model: ir.Model, layers: list[Layer], data: Calibration) -> dict[str, Moments]:
+def measure_moments(
+    model: ir.Model, layers: list[Int8Layer], data: Calibration
+) -> dict[str, InputMoments]:
     """The moments of the data of layers, by the name of the node."""
     copy = model.clone()
     values, nodes = named_values(copy.graph), {str(node.name): node for node in copy.graph}
@@ -104,11 +106,13 @@ def measure_moments(model: ir.Model, layers: list[Layer], data: Calibration) -> 
         products, total, size = sums[3 * place : 3 * place + 3]
         count = max(float(size) / total.size, 1.0)
         mean = total / count
-        moments[layer.node] = Moments(mean, products / count - mean[:, :, None] * mean[:, None, :])
+        moments[layer.node] = InputMoments(
+            mean, products / count - mean[:, :, None] * mean[:, None, :]
+        )
     return moments
 
 
-def _rows(op: GraphOps, x: ir.Value, node: ir.Node, layer: Layer) -> ir.Value:
+def _rows(op: GraphOps, x: ir.Value, node: ir.Node, layer: Int8Layer) -> ir.Value:
     """What a layer's weight is multiplied with, (batch, groups, inputs, rows)."""
     inputs = _input_count(node, layer)
     if layer.operator != "Conv":
@@ -138,7 +142,7 @@ def _is_plain(node: ir.Node) -> bool:
     )
 
 
-def _round(weight: Array, layer: Layer, moments: Moments, factor: Array) -> Rounded:
+def _round(weight: Array, layer: Int8Layer, moments: InputMoments, factor: Array) -> Rounded:
     scales = channel_scales(weight, layer.channel_axis)
     exact = _by_group(weight, layer)  # (groups, outputs, inputs)
     steps = scales.reshape(*exact.shape[:2], 1)
@@ -172,29 +176,29 @@ def _pass_errors_on(exact: Array, steps: Array, factor: Array) -> Array:
     return whole.transpose(0, 2, 1)
 
 
-def _errors(change: Array, moments: Moments) -> Array:
+def _errors(change: Array, moments: InputMoments) -> Array:
     """The variance of each output's error, (groups, outputs)."""
     return np.asarray(((change @ moments.covariance) * change).sum(axis=2))
 
 
-def _by_group(weight: Array, layer: Layer) -> Array:
+def _by_group(weight: Array, layer: Int8Layer) -> Array:
     """A weight as (groups, outputs, inputs)."""
     if layer.operator != "Conv":
         return (weight if layer.channel_axis == 0 else weight.T)[None]
     return weight.reshape(layer.groups, len(weight) // layer.groups, -1)
 
 
-def _input_count(node: ir.Node, layer: Layer) -> int:
+def _input_count(node: ir.Node, layer: Int8Layer) -> int:
     """How many numbers of data an output sums."""
     shape = _array(node).shape
     return math.prod(shape[1:]) if layer.operator == "Conv" else shape[1 - layer.channel_axis]
 
 
-def _bytes(nodes: Mapping[str, ir.Node], layer: Layer) -> int:
+def _bytes(nodes: Mapping[str, ir.Node], layer: Int8Layer) -> int:
     return 12 * layer.groups * _input_count(nodes[layer.node], layer) ** 2
 
 
-def _key(node: ir.Node, layer: Layer) -> Key:
+def _key(node: ir.Node, layer: Int8Layer) -> Key:
     if layer.operator != "Conv":
         return (layer.data,)
     window = (str(node.attributes[name].value) for name in _WINDOW if name in node.attributes)

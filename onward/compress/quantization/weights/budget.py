@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.compress.quantization.weights.allocation import Option, allocate
 from onward.compress.quantization.weights.rounding import Inputs, relative_error, sample_rows
 from onward.compress.quantization.weights.scales import round_weights
-from onward.compress.quantization.weights.sites import Store
+from onward.compress.quantization.weights.sites import WeightMatrix
 from onward.compress.quantization.weights.stored import padded_sums
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import weight_bytes
@@ -22,7 +22,7 @@ _RATED_ROWS = 64  # of a weight, to see what formats cost
 _ADDED_NODES = 1500  # bytes of the nodes and small constants that a site adds, at most
 
 
-class Choice(NamedTuple):
+class WeightFormat(NamedTuple):
     """How a weight is stored."""
 
     bits: int
@@ -31,19 +31,22 @@ class Choice(NamedTuple):
 
 
 _USUAL = (
-    Choice(4, 128, "symmetric"),
-    Choice(4, 64, "symmetric"),
-    Choice(4, 32, "symmetric"),
-    Choice(4, 32, "offsets"),
-    Choice(8, 128, "symmetric"),
-    Choice(8, 32, "symmetric"),
+    WeightFormat(4, 128, "symmetric"),
+    WeightFormat(4, 64, "symmetric"),
+    WeightFormat(4, 32, "symmetric"),
+    WeightFormat(4, 32, "offsets"),
+    WeightFormat(8, 128, "symmetric"),
+    WeightFormat(8, 32, "symmetric"),
 )
-_SMALL = (Choice(2, 64, "symmetric"), Choice(2, 32, "symmetric"))  # where 4 bits are too many
+_SMALL = (
+    WeightFormat(2, 64, "symmetric"),
+    WeightFormat(2, 32, "symmetric"),
+)  # where 4 bits are too many
 
 
 def choose_formats(
-    stores: Sequence[Store], inputs: Mapping[Store, Inputs], budget: int
-) -> dict[Store, Choice]:
+    stores: Sequence[WeightMatrix], inputs: Mapping[WeightMatrix, Inputs], budget: int
+) -> dict[WeightMatrix, WeightFormat]:
     """The format of each weight, so that all of them take at most `budget` bytes."""
     least = sum(_nbytes(each, _USUAL[0]) for each in stores)
     choices = _USUAL if least <= budget else _SMALL + _USUAL
@@ -51,7 +54,7 @@ def choose_formats(
     return allocate(options, budget)
 
 
-def bytes_for_bits(model: ir.Model, stores: Sequence[Store], average_bits: float) -> int:
+def bytes_for_bits(model: ir.Model, stores: Sequence[WeightMatrix], average_bits: float) -> int:
     """The bytes that the stores may take, so that the model's weights have these bits each."""
     tensors = [v.const_value for graph in graphs_of(model) for v in graph.initializers.values()]
     count = sum(t.size for t in tensors if t is not None and t.dtype in FLOATS)
@@ -59,7 +62,7 @@ def bytes_for_bits(model: ir.Model, stores: Sequence[Store], average_bits: float
     return int(average_bits * count / 8) - _other_bytes(model, stores)
 
 
-def bytes_for_file(model: ir.Model, stores: Sequence[Store], size: int) -> int:
+def bytes_for_file(model: ir.Model, stores: Sequence[WeightMatrix], size: int) -> int:
     """The bytes that the stores may take, so that the model's file has at most `size`."""
     bare = model.clone()
     for graph in graphs_of(bare):
@@ -70,14 +73,16 @@ def bytes_for_file(model: ir.Model, stores: Sequence[Store], size: int) -> int:
     return size - _other_bytes(model, stores) - graph_bytes - added
 
 
-def _other_bytes(model: ir.Model, stores: Sequence[Store]) -> int:
+def _other_bytes(model: ir.Model, stores: Sequence[WeightMatrix]) -> int:
     """Bytes of the weights that are not in a store."""
     stored = {value for each in stores for value in (each.weight, *each.copies)}
     tensors = [value.const_value for value in stored]
     return weight_bytes(model) - sum(t.nbytes for t in tensors if t is not None)
 
 
-def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option[Choice]]:
+def _rate(
+    each: WeightMatrix, choices: Sequence[WeightFormat], inputs: Inputs
+) -> list[Option[WeightFormat]]:
     """The bytes and the error of each way to store a weight."""
     rows, importance = sample_rows(each.matrix(), _RATED_ROWS), inputs.importance
     options = []
@@ -95,7 +100,7 @@ def _rate(each: Store, choices: Sequence[Choice], inputs: Inputs) -> list[Option
     return options
 
 
-def _nbytes(each: Store, choice: Choice) -> int:
+def _nbytes(each: WeightMatrix, choice: WeightFormat) -> int:
     """The bytes of a stored weight, with scales of 16 bits."""
     rows, size = each.shape
     blocks = -(-size // choice.block)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from onward.compress.quantization.weights.blocks import Array, Blocks
-from onward.compress.quantization.weights.scales import Grid, find_grid, join_grids
+from onward.compress.quantization.weights.scales import BlockGrid, find_grid, join_grids
 
 _DAMPING = 0.01  # of the mean of H's diagonal
 _INPUTS = 128  # inputs whose errors are passed on at once to those behind them
@@ -28,7 +28,7 @@ def round_by_gptq(w: Array, factor: Array, bits: int, block: int, scheme: str) -
     size = len(rest)
     importance = (1 / np.diag(factor) ** 2).astype(np.float32)
     codes = np.empty(rest.shape, np.uint8)
-    grids: list[Grid] = []
+    grids: list[BlockGrid] = []
     step = max(_INPUTS, block)
     for start in range(0, size, step):
         end = min(start + step, size)
@@ -64,7 +64,7 @@ def invert_factor(moments: Array) -> Array:
     return np.eye(len(h), dtype=np.float32)
 
 
-def _stack(grids: list[Grid]) -> Grid:
+def _stack(grids: list[BlockGrid]) -> BlockGrid:
     """The grids of all blocks, (outputs, 1) each, as one of (outputs, blocks, 1)."""
     first = grids[0]
     zero = first.zero
@@ -73,4 +73,4 @@ def _stack(grids: list[Grid]) -> Grid:
     offset = None
     if first.offset is not None:
         offset = np.stack([np.asarray(grid.offset) for grid in grids], axis=1)
-    return Grid(first.bits, np.stack([grid.scale for grid in grids], axis=1), zero, offset)
+    return BlockGrid(first.bits, np.stack([grid.scale for grid in grids], axis=1), zero, offset)

@@ -17,7 +17,7 @@ from onward.compress.quantization.weights.moments import (
 )
 from onward.compress.quantization.weights.prepare import LARGEST_IN_MEMORY
 from onward.compress.quantization.weights.rounding import Inputs
-from onward.compress.quantization.weights.sites import Store
+from onward.compress.quantization.weights.sites import WeightMatrix
 from onward.graph.files import weight_bytes
 
 
@@ -41,12 +41,12 @@ class MeasuredInputs:
             or weight_bytes(self._model) <= LARGEST_IN_MEMORY
         )
 
-    def names(self, each: Store) -> list[str]:
+    def names(self, each: WeightMatrix) -> list[str]:
         """The names of the data that a weight multiplies, if they are values of the main graph."""
         values = (site.data for site in each.sites if site.node.graph is self._model.graph)
         return list(dict.fromkeys(str(value.name) for value in values if value is not None))
 
-    def squares(self, stores: Sequence[Store]) -> dict[Store, Inputs]:
+    def squares(self, stores: Sequence[WeightMatrix]) -> dict[WeightMatrix, Inputs]:
         """The squares of the inputs of stores, where they can be measured."""
         names = {each: self.names(each) for each in stores}
         if not self.can_measure:
@@ -66,7 +66,7 @@ class MeasuredInputs:
             if found
         }
 
-    def moments(self, stores: Sequence[Store]) -> Iterator[dict[Store, Inputs]]:
+    def moments(self, stores: Sequence[WeightMatrix]) -> Iterator[dict[WeightMatrix, Inputs]]:
         """The moments of the inputs of stores, of as many at a time as there is memory for."""
         names = {each: found for each in stores if (found := self.names(each))}
         if not names:
@@ -79,7 +79,7 @@ class MeasuredInputs:
             measured = measure_moments(self._model, sizes, self._calibration)
         for moments in measured:
             known: dict[tuple[str, ...], Inputs] = {}
-            ready: dict[Store, Inputs] = {}
+            ready: dict[WeightMatrix, Inputs] = {}
             for each, found in names.items():
                 if found[0] in moments:  # of several inputs, those that were measured with it
                     these = tuple(name for name in found if name in moments)

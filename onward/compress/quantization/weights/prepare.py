@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from onward.compress.quantization.node_names import name_nodes
 from onward.graph.files import weight_bytes
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import BASIC, PREPARE
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import Ops, Rules, rewrite
 from onward.passes.value_facts import constant, made_by, rank, static
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onward.compress.calibration import Calibration
 from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.quantization.node_names import drop_traces
-from onward.compress.quantization.plan import NodeFormat, Plan
+from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.compress.quantization.weights.awq import choose_factors, divide_inputs
 from onward.compress.quantization.weights.blocks import Array
 from onward.compress.quantization.weights.budget import (
@@ -32,14 +32,19 @@ from onward.compress.quantization.weights.rounding import (
     relative_error,
     round_matrix,
 )
-from onward.compress.quantization.weights.sites import LEAST_BLOCK, Site, Store, find_sites
+from onward.compress.quantization.weights.sites import (
+    LEAST_BLOCK,
+    WeightMatrix,
+    WeightSite,
+    find_sites,
+)
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, nodes_of
 
 BITS = (8, 4, 2)
@@ -83,9 +88,9 @@ class WeightQuantizer:
         self._model = prepare(load(model).clone())
         self._stores, self._refused = find_sites(self._model)
         self._sites = {site.name: site for each in self._stores for site in each.sites}
-        self._rounded: dict[tuple[Store, NodeFormat], Stored] = {}
-        self._schemes: dict[tuple[Store, int, int], str] = {}
-        self._errors: dict[Store, float] = {}  # of weights of 2 bits
+        self._rounded: dict[tuple[WeightMatrix, NodeFormat], Stored] = {}
+        self._schemes: dict[tuple[WeightMatrix, int, int], str] = {}
+        self._errors: dict[WeightMatrix, float] = {}  # of weights of 2 bits
         self._inputs = MeasuredInputs(self._model, calibration, method, progress)
         if average_bits is None and size is None:
             formats = {each: self._format(each, bits, block) for each in self._stores}
@@ -176,15 +181,15 @@ class WeightQuantizer:
 
     # -- rounding ----------------------------------------------------------------------------------
 
-    def _format(self, each: Store, bits: int, block: int | None) -> NodeFormat:
+    def _format(self, each: WeightMatrix, bits: int, block: int | None) -> NodeFormat:
         if not each.allows_bits(bits) or each.is_table:  # what a table loses, no layer can correct
             bits = max(bits, 4)
         size = _fit_block(each, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
-    def _round(self, formats: Mapping[Store, NodeFormat]) -> dict[Store, NodeFormat]:
+    def _round(self, formats: Mapping[WeightMatrix, NodeFormat]) -> dict[WeightMatrix, NodeFormat]:
         """Round weights and keep them; their formats with the method that was used."""
-        done: dict[Store, NodeFormat] = {}
+        done: dict[WeightMatrix, NodeFormat] = {}
         total = float(sum(each.size for each in formats))
         for some, inputs in self._measured(formats):
             factors = self._choose_factors(formats, inputs)
@@ -196,16 +201,16 @@ class WeightQuantizer:
         return done
 
     def _choose_factors(
-        self, formats: Mapping[Store, NodeFormat], inputs: Mapping[Store, Inputs]
-    ) -> dict[Store, Array]:
+        self, formats: Mapping[WeightMatrix, NodeFormat], inputs: Mapping[WeightMatrix, Inputs]
+    ) -> dict[WeightMatrix, Array]:
         """AWQ's factors: the same ones for weights that read the same data in the same format."""
-        alike: dict[tuple[Inputs, int, int, str], list[Store]] = {}
+        alike: dict[tuple[Inputs, int, int, str], list[WeightMatrix]] = {}
         for each, known in inputs.items():
             form = formats[each]
             if form.method == "awq" and len(self._inputs.names(each)) == 1:
                 key = known, form.bits, form.block, self._scheme(each, form)
                 alike.setdefault(key, []).append(each)
-        found: dict[Store, Array] = {}
+        found: dict[WeightMatrix, Array] = {}
         for (known, bits, block, scheme), stores in alike.items():
             assert known.moments is not None
             weights = [each.matrix() for each in stores]
@@ -214,7 +219,7 @@ class WeightQuantizer:
         return found
 
     def _round_one(
-        self, each: Store, format: NodeFormat, inputs: Inputs, factors: Array | None
+        self, each: WeightMatrix, format: NodeFormat, inputs: Inputs, factors: Array | None
     ) -> NodeFormat:
         method, scheme = format.method or self._method, self._scheme(each, format)
         w = each.matrix()
@@ -231,7 +236,7 @@ class WeightQuantizer:
         self._rounded[each, final] = self._rounded[each, format] = stored
         return final
 
-    def _scheme(self, each: Store, format: NodeFormat) -> str:
+    def _scheme(self, each: WeightMatrix, format: NodeFormat) -> str:
         key = each, format.bits, format.block
         if key not in self._schemes:
             self._schemes[key] = (
@@ -247,8 +252,8 @@ class WeightQuantizer:
         return self._schemes[key]
 
     def _measured(
-        self, formats: Mapping[Store, NodeFormat]
-    ) -> Iterator[tuple[list[Store], dict[Store, Inputs]]]:
+        self, formats: Mapping[WeightMatrix, NodeFormat]
+    ) -> Iterator[tuple[list[WeightMatrix], dict[WeightMatrix, Inputs]]]:
         """Stores with the moments of their inputs, as many at a time as there is memory for."""
         needing = [
             each
@@ -259,7 +264,7 @@ class WeightQuantizer:
         for ready in self._inputs.moments(needing):
             yield list(ready), ready
 
-    def _needs_moments(self, each: Store, format: NodeFormat) -> bool:
+    def _needs_moments(self, each: WeightMatrix, format: NodeFormat) -> bool:
         if not self._inputs.can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
             return False
         if self._method == "auto" and format.bits == 8:
@@ -267,7 +272,7 @@ class WeightQuantizer:
         scheme = self._scheme(each, format)
         return not is_exact(each.matrix(), format.bits, format.block, scheme)
 
-    def _fit(self, average_bits: float | None, size: int | None) -> dict[Store, NodeFormat]:
+    def _fit(self, average_bits: float | None, size: int | None) -> dict[WeightMatrix, NodeFormat]:
         """The formats of a budget."""
         if average_bits is not None:
             budget = bytes_for_bits(self._model, self._stores, average_bits)
@@ -287,7 +292,7 @@ class WeightQuantizer:
         }
 
 
-def _holder(site: Site) -> ir.Graph:
+def _holder(site: WeightSite) -> ir.Graph:
     """The graph that gets the weight of a site: the node's own, for a product inside of If.
 
     onnxruntime fuses DequantizeLinear with a product if the weight is of the same graph, and does
@@ -299,14 +304,14 @@ def _holder(site: Site) -> ir.Graph:
     return graph
 
 
-def _fit_block(each: Store, block: int) -> int:
+def _fit_block(each: WeightMatrix, block: int) -> int:
     """The block of a weight: for a shared one, one that divides its rows."""
     while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
 
 
-def _name_widened(stores: Sequence[Store]) -> list[str]:
+def _name_widened(stores: Sequence[WeightMatrix]) -> list[str]:
     """A line about the weights that get 4 bits where 2 are asked for, if there are any."""
     names = [site.name for each in stores if not each.allows_bits(2) for site in each.sites]
     lines = (

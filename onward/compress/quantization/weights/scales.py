@@ -23,7 +23,7 @@ _WEIGHTS = 1 << 17  # weights that are rounded at a time: what a processor's cac
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class BlockGrid:
     """The numbers that a block of weights can take: (code - zero) * scale + offset.
 
     Each is an array of shape (..., 1); a grid without offsets has None.
@@ -54,7 +54,7 @@ def find_grid(
     search: bool = True,
     importance: Array | None = None,
     shrinks: Sequence[float] = _SHRINKS,
-) -> Grid:
+) -> BlockGrid:
     """The grid of each block: w is (..., weights of the block).
 
     Args:
@@ -81,22 +81,22 @@ def find_grid(
     return _merge(_error(w, fitted, importance) < least, fitted, best)
 
 
-def _make_grid(w: Array, bits: int, scheme: str, shrink: float) -> Grid:
+def _make_grid(w: Array, bits: int, scheme: str, shrink: float) -> BlockGrid:
     steps, middle = (1 << bits) - 1, np.float32(1 << (bits - 1))
     low, high = w.min(-1, keepdims=True), w.max(-1, keepdims=True)
     if scheme == "symmetric":
         # the weight of the largest size becomes code 0, of which there is one more: as in Q4_0
         largest = np.where(-low >= high, low, high)
-        return Grid(bits, _nonzero(largest * np.float32(shrink / -float(middle))), middle)
+        return BlockGrid(bits, _nonzero(largest * np.float32(shrink / -float(middle))), middle)
     if scheme == "zeros":
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = _nonzero((high - low) * np.float32(shrink / steps))
         zero = np.clip(np.rint(-low * np.float32(shrink) / scale), 0, steps)
-        return Grid(bits, scale, zero)
+        return BlockGrid(bits, scale, zero)
     scale = _nonzero((high - low) * np.float32(shrink / steps))
     centre = (low + high) / 2
     offset = centre + scale * (middle - np.float32(steps / 2))
-    return Grid(bits, scale, middle, _half(offset))
+    return BlockGrid(bits, scale, middle, _half(offset))
 
 
 def _nonzero(scale: Array) -> Array:
@@ -109,7 +109,7 @@ def _half(offset: Array) -> Array:
     return np.where(np.isfinite(rounded), rounded, offset)
 
 
-def _error(w: Array, grid: Grid, importance: Array | None) -> Array:
+def _error(w: Array, grid: BlockGrid, importance: Array | None) -> Array:
     exact = (w if grid.offset is None else w - grid.offset) / grid.scale  # in steps from the zero
     squares = np.rint(exact)
     np.maximum(squares, -grid.zero, out=squares)
@@ -121,16 +121,16 @@ def _error(w: Array, grid: Grid, importance: Array | None) -> Array:
     return np.asarray(squares.sum(-1, keepdims=True) * grid.scale**2)
 
 
-def _merge(better: Array, new: Grid, old: Grid) -> Grid:
+def _merge(better: Array, new: BlockGrid, old: BlockGrid) -> BlockGrid:
     def pick(a: Any, b: Any) -> Any:
         return b if a is b else np.where(better, a, b)
 
     zero = old.zero if isinstance(old.zero, np.float32) else pick(new.zero, old.zero)
     offset = None if old.offset is None else pick(new.offset, old.offset)
-    return Grid(old.bits, pick(new.scale, old.scale), zero, offset)
+    return BlockGrid(old.bits, pick(new.scale, old.scale), zero, offset)
 
 
-def _fit(w: Array, grid: Grid, importance: Array | None) -> Grid:
+def _fit(w: Array, grid: BlockGrid, importance: Array | None) -> BlockGrid:
     """The scale (and the offset) of the least squares for the codes that a grid gives."""
     x = grid.encode(w) - grid.zero
     r = np.float32(1) if importance is None else importance
@@ -139,14 +139,14 @@ def _fit(w: Array, grid: Grid, importance: Array | None) -> Grid:
             (r * x * x).sum(-1, keepdims=True), np.float32(1e-30)
         )
         scale = np.where(scale == 0, grid.scale, scale)
-        return Grid(grid.bits, _nonzero(scale), grid.zero)
+        return BlockGrid(grid.bits, _nonzero(scale), grid.zero)
     total = np.sum(np.broadcast_to(r, w.shape), -1, keepdims=True) + np.float32(1e-30)
     mx, mw = (r * x).sum(-1, keepdims=True) / total, (r * w).sum(-1, keepdims=True) / total
     variance = (r * (x - mx) ** 2).sum(-1, keepdims=True)
     covariance = (r * (x - mx) * (w - mw)).sum(-1, keepdims=True)
     scale = np.where(variance > 0, covariance / np.maximum(variance, 1e-30), grid.scale)
     scale = _nonzero(np.where(scale == 0, grid.scale, scale).astype(np.float32))
-    return Grid(grid.bits, scale, grid.zero, _half((mw - scale * mx).astype(np.float32)))
+    return BlockGrid(grid.bits, scale, grid.zero, _half((mw - scale * mx).astype(np.float32)))
 
 
 def round_weights(
@@ -178,7 +178,7 @@ def round_weights(
     return join_grids([grid for _, grid in parts], np.concatenate([c for c, _ in parts]), block)
 
 
-def join_grids(grids: list[Grid], codes: Array, block: int) -> Blocks:
+def join_grids(grids: list[BlockGrid], codes: Array, block: int) -> Blocks:
     """Codes (outputs, inputs) with the grids of their rows: each (rows, blocks, 1)."""
     first = grids[0]
     zeros = None

@@ -27,7 +27,7 @@ _ROWS_COMPARED = 4096
 
 
 @dataclass(eq=False)
-class Store:
+class WeightMatrix:
     """A weight as a matrix, one row for each output, which one or more nodes read.
 
     Attributes:
@@ -41,7 +41,7 @@ class Store:
     shape: tuple[int, int]
     view: tuple[int, ...]  # the weight's shape when it is read as a matrix or kernel
     rows_first: bool
-    sites: list[Site] = field(default_factory=list)
+    sites: list[WeightSite] = field(default_factory=list)
     copies: list[ir.Value] = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ class Store:
 
 
 @dataclass(eq=False)
-class Site:
+class WeightSite:
     """A node that multiplies by a weight, or looks up its rows.
 
     Attributes:
@@ -106,7 +106,7 @@ class Site:
     node: ir.Node
     kind: str
     dtype: ir.DataType
-    store: Store
+    store: WeightMatrix
 
     @property
     def name(self) -> str:
@@ -120,12 +120,12 @@ class Site:
         return self.node.inputs[0]
 
 
-def find_sites(model: ir.Model) -> tuple[list[Store], dict[str, str]]:
+def find_sites(model: ir.Model) -> tuple[list[WeightMatrix], dict[str, str]]:
     """The stores of a model in the order of their nodes, and the nodes that are refused, with why.
 
     Every node must have a name.
     """
-    stores: dict[tuple[ir.Value, bool, tuple[int, ...]], Store] = {}
+    stores: dict[tuple[ir.Value, bool, tuple[int, ...]], WeightMatrix] = {}
     refused: dict[str, str] = {}
     for node in nodes_of(model):
         found = _read_site(node)
@@ -135,11 +135,11 @@ def find_sites(model: ir.Model) -> tuple[list[Store], dict[str, str]]:
             kind, dtype, store = found
             key = store.weight, store.rows_first, store.view
             store = stores.setdefault(key, store)
-            store.sites.append(Site(node, kind, dtype, store))
+            store.sites.append(WeightSite(node, kind, dtype, store))
     return _share_ties(_refuse_mixed(stores.values(), refused)), refused
 
 
-def _read_site(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+def _read_site(node: ir.Node) -> tuple[str, ir.DataType, WeightMatrix] | str | None:
     """What a node reads; why it is refused; None if it has no weight."""
     if node.domain != "":
         return None
@@ -155,16 +155,20 @@ def _read_site(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
     return _read_linear(layer)
 
 
-def _read_linear(layer: LinearLayer) -> tuple[str, ir.DataType, Store] | str:
+def _read_linear(layer: LinearLayer) -> tuple[str, ir.DataType, WeightMatrix] | str:
     if not layer.is_product:
         return "the weight is the first factor: engines have no kernel for that"
     rows, size = layer.shape if layer.out_first else layer.shape[::-1]
     if reason := _refuse_weight(layer.weight, layer.dtype, rows * size):
         return reason
-    return "linear", layer.dtype, Store(layer.weight, (rows, size), layer.shape, layer.out_first)
+    return (
+        "linear",
+        layer.dtype,
+        WeightMatrix(layer.weight, (rows, size), layer.shape, layer.out_first),
+    )
 
 
-def _read_conv(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+def _read_conv(node: ir.Node) -> tuple[str, ir.DataType, WeightMatrix] | str | None:
     weight = input_of(node, 1)
     if weight is None or not weight.is_initializer() or weight.const_value is None:
         return None
@@ -172,10 +176,10 @@ def _read_conv(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
     if reason := _refuse_weight(weight, weight.const_value.dtype, math.prod(shape)):
         return reason
     matrix = shape[0], math.prod(shape[1:])
-    return "conv", weight.const_value.dtype, Store(weight, matrix, shape, rows_first=True)
+    return "conv", weight.const_value.dtype, WeightMatrix(weight, matrix, shape, rows_first=True)
 
 
-def _read_table(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
+def _read_table(node: ir.Node) -> tuple[str, ir.DataType, WeightMatrix] | str | None:
     table = input_of(node, 0)
     if table is None or not table.is_initializer() or table.const_value is None:
         return None
@@ -186,7 +190,7 @@ def _read_table(node: ir.Node) -> tuple[str, ir.DataType, Store] | str | None:
         return reason
     if shape[1] % LEAST_BLOCK:
         return f"its rows have {shape[1]} numbers, not a multiple of {LEAST_BLOCK}"
-    return "table", table.const_value.dtype, Store(table, (shape[0], shape[1]), shape, True)
+    return "table", table.const_value.dtype, WeightMatrix(table, (shape[0], shape[1]), shape, True)
 
 
 def _refuse_weight(weight: ir.Value, dtype: ir.DataType, size: int) -> str:
@@ -200,7 +204,7 @@ def _refuse_weight(weight: ir.Value, dtype: ir.DataType, size: int) -> str:
     return ""
 
 
-def _refuse_mixed(stores: Iterable[Store], refused: dict[str, str]) -> list[Store]:
+def _refuse_mixed(stores: Iterable[WeightMatrix], refused: dict[str, str]) -> list[WeightMatrix]:
     """Without the stores that are read in two types, which no scale can have."""
     kept = []
     for store in stores:
@@ -212,7 +216,7 @@ def _refuse_mixed(stores: Iterable[Store], refused: dict[str, str]) -> list[Stor
     return kept
 
 
-def _share_ties(stores: list[Store]) -> list[Store]:
+def _share_ties(stores: list[WeightMatrix]) -> list[WeightMatrix]:
     """One store for a table and a head of the same numbers: the table's."""
     tables = [store for store in stores if store.is_table and store.rows_first]
     kept = list(stores)
@@ -230,13 +234,13 @@ def _share_ties(stores: list[Store]) -> list[Store]:
     return kept
 
 
-def _is_plain_product(site: Site) -> bool:
+def _is_plain_product(site: WeightSite) -> bool:
     """Whether a node is x w or x w + bias, without factors."""
     factors = (attribute(site.node, name, 1.0) for name in ("alpha", "beta"))
     return site.data is not None and all(factor == 1 for factor in factors)
 
 
-def _is_same(a: Store, b: Store) -> bool:
+def _is_same(a: WeightMatrix, b: WeightMatrix) -> bool:
     if a.shape != b.shape or a.sites[0].dtype != b.sites[0].dtype:
         return False
     if a.weight is b.weight:

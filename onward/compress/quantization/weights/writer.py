@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quantization.weights.blocks import Array, unpack
-from onward.compress.quantization.weights.sites import Site
+from onward.compress.quantization.weights.sites import WeightSite
 from onward.compress.quantization.weights.stored import Stored
 from onward.passes.rewrite import Names, substitute
 
@@ -33,7 +33,7 @@ class WeightWriter:
         self._model, self._names = model, Names(model)
         self._kept: dict[tuple[Any, ...], ir.Value] = {}
 
-    def write(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
+    def write(self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
         """Let a node read a stored weight.
 
         Args:
@@ -51,7 +51,9 @@ class WeightWriter:
         else:
             self._write_linear(site, node, graph, stored)
 
-    def _write_linear(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
+    def _write_linear(
+        self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored
+    ) -> None:
         node.replace_input_with(1, self._dequantize(site, node, graph, stored, axis=0))
         if stored.sums:
             node.replace_input_with(0, self._append_sums(site, node, stored))
@@ -69,7 +71,7 @@ class WeightWriter:
                 largest = self._add(node, "Max", [y, zero], like=node.outputs[0])
                 self._replace(node, largest)
 
-    def _append_sums(self, site: Site, node: ir.Node, stored: Stored) -> ir.Value:
+    def _append_sums(self, site: WeightSite, node: ir.Node, stored: Stored) -> ir.Value:
         """The data, followed by the sums of its blocks, twice: see stored.py."""
         x = node.inputs[0]
         assert x is not None
@@ -80,12 +82,14 @@ class WeightWriter:
             self._kept[key] = self._add(node, "Concat", [x, sums, sums], {"axis": -1})
         return self._kept[key]
 
-    def _write_conv(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
+    def _write_conv(self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
         matrix = self._dequantize(site, node, graph, stored, axis=1)
         shape = self._numbers(np.array(site.store.view))
         node.replace_input_with(1, self._add(node, "Reshape", [matrix, shape]))
 
-    def _write_table(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
+    def _write_table(
+        self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored
+    ) -> None:
         given, bits = node.inputs[1], stored.bits
         assert given is not None
         indices = self._one_axis(node, given)
@@ -125,7 +129,7 @@ class WeightWriter:
             shape = self._add(node, "Concat", [sizes, self._numbers(last)], {"axis": 0})
         return self._add(node, "Reshape", [rows, shape], like=node.outputs[0])
 
-    def _write_tied(self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
+    def _write_tied(self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored) -> None:
         rows, size = stored.shape
         attributes = {
             "K": size, "N": rows, "bits": stored.bits, "block_size": stored.block,
@@ -143,7 +147,7 @@ class WeightWriter:
         self._replace(node, y)
 
     def _dequantize(
-        self, site: Site, node: ir.Node, graph: ir.Graph, stored: Stored, axis: int
+        self, site: WeightSite, node: ir.Node, graph: ir.Graph, stored: Stored, axis: int
     ) -> ir.Value:
         codes = self._tensor(site, graph, f"int{stored.bits}", stored.codes)
         inputs = [codes, self._floats(site, node, graph, "scales", stored.scales)]
@@ -155,7 +159,7 @@ class WeightWriter:
         return wide
 
     def _floats(
-        self, site: Site, node: ir.Node, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
+        self, site: WeightSite, node: ir.Node, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
     ) -> ir.Value:
         """Scales in the type of the site: engines widen constants when they load."""
         value = self._tensor(site, graph, what, tensor)
@@ -166,7 +170,7 @@ class WeightWriter:
     # -- nodes and tensors -------------------------------------------------------------------------
 
     def _tensor(
-        self, site: Site, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
+        self, site: WeightSite, graph: ir.Graph, what: str, tensor: ir.TensorProtocol
     ) -> ir.Value:
         """An initializer for a tensor, the same one for every node that reads it."""
         return self._initializer(f"{site.store.weight.name}.{what}", tensor, graph, id(tensor))

@@ -19,9 +19,9 @@ from onward.graph.scopes import graphs_of
 from onward.graph.shapes.infer import infer_missing
 from onward.passes.deduplicate import share_expressions
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
+from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import fill_default_attributes
 from onward.passes.pass_sequence import PassSequence
-from onward.passes.prune import drop_unused
 from onward.passes.rewrite import (
     Names,
     Ops,

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
 from onward.optimizers.adam import AdamW
-from onward.programs.options import TrainingOptions
 from onward.programs.program import LOSS
+from onward.programs.training_options import TrainingOptions
 from onward.programs.update_graphs import build_update
 from onward.providers.ort.training.fused_step import fuse_step
 from onward.providers.ort.training.fused_step_probe import (

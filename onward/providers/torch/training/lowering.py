@@ -9,7 +9,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from onward.gradients.split import Piece, split
+from onward.gradients.split import GraphPiece, split
 from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
 from onward.graph.signature import NodeArg
@@ -72,7 +72,7 @@ class TorchGraphs:
         layout = self.layout
         results = [LOSS, *layout.outputs, *layout.state.values()]
         gradients = [parameter.gradient for parameter in layout.parameters]
-        pieces: list[Piece] = split(self.train.model, [results, gradients])
+        pieces: list[GraphPiece] = split(self.train.model, [results, gradients])
         forward, backward = (TorchGraph(each.model, self.provider) for each in pieces)
         return forward, backward, pieces[1].takes
 

@@ -11,7 +11,7 @@ import pytest
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.int8.bias_correction import apply_corrections
-from onward.compress.quantization.int8.layers import find_layers
+from onward.compress.quantization.int8.int8_layers import find_layers
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.quantizer import Int8Quantizer
 from onward.compress.quantization.int8.weight_rounding import round_layers

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.compress.quantization.int8.ranges import METHODS, Range, choose_range
-from onward.compress.quantization.int8.statistics import Histogram
+from onward.compress.quantization.int8.ranges import METHODS, Int8Range, choose_range
+from onward.compress.quantization.int8.statistics import ValueHistogram
 
 
-def histogram(numbers: np.ndarray[Any, Any], bins: int = 2048) -> Histogram:
+def histogram(numbers: np.ndarray[Any, Any], bins: int = 2048) -> ValueHistogram:
     counts, edges = np.histogram(numbers, bins)
-    return Histogram(float(edges[0]), float(edges[-1]), counts)
+    return ValueHistogram(float(edges[0]), float(edges[-1]), counts)
 
 
-def squared_error(numbers: np.ndarray[Any, Any], chosen: Range) -> float:
+def squared_error(numbers: np.ndarray[Any, Any], chosen: Int8Range) -> float:
     scale, zero = float(chosen.scale), int(chosen.zero_point)
     restored = (np.clip(np.rint(numbers / scale) + zero, 0, 255) - zero) * scale
     return float(((restored - numbers) ** 2).mean())
@@ -56,5 +56,5 @@ def test_mse_errs_less_than_the_others() -> None:
 
 
 def test_a_value_that_is_always_zero_has_a_scale() -> None:
-    chosen = choose_range(Histogram(0.0, 0.0, np.array([9])), "mse")
+    chosen = choose_range(ValueHistogram(0.0, 0.0, np.array([9])), "mse")
     assert chosen.scale > 0 and chosen.zero_point == 0

@@ -11,7 +11,7 @@ import pytest
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.int8 import smoothing
-from onward.compress.quantization.int8.layers import find_layers
+from onward.compress.quantization.int8.int8_layers import find_layers
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.smoothing import Smoothed, smooth, undo
 from onward.graph.builder import OpBuilder

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.int8.layers import find_layers
+from onward.compress.quantization.int8.int8_layers import find_layers
 from onward.compress.quantization.int8.prepare import prepare
 from onward.compress.quantization.int8.weight_rounding import (
     Rounded,

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from onward.compress.quantization.plan import NodeFormat
+from onward.compress.quantization.quantization_plan import NodeFormat
 from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder

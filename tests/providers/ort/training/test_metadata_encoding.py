@@ -8,7 +8,7 @@ import pytest
 
 from onward.errors import InvalidModel
 from onward.optimizers.adam import AdamW
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 from onward.programs.update_graphs import build_update
 from onward.providers.ort.training.metadata_encoding import (
     pack,

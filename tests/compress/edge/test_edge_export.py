@@ -13,7 +13,7 @@ import pytest
 
 import onward
 from onward.compress import export_for_edge
-from onward.compress.edge import export, node_timing
+from onward.compress.edge import edge_export, node_timing
 from onward.compress.edge.loaders import Port, write_loader
 from onward.compress.edge.node_timing import NodeTime, find_package
 from onward.compress.edge.ort_format import CONFIG, operators_of
@@ -109,7 +109,7 @@ def nchwc_model() -> ir.Model:
 )
 def test_what_a_target_lacks_is_named(make: Any, target: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match=words):
-        export.check_target(make(), TARGETS[target])
+        edge_export.check_target(make(), TARGETS[target])
     assert not list(tmp_path.iterdir())
 
 
@@ -117,19 +117,19 @@ def test_new_opsets_and_large_weights_are_refused(monkeypatch: pytest.MonkeyPatc
     model = small_model()
     model.graph.opset_imports[""] = 99
     with pytest.raises(UnsupportedModel, match="opset 99"):
-        export.check_target(model, TARGETS["web"])
+        edge_export.check_target(model, TARGETS["web"])
     monkeypatch.setattr("onward.compress.edge.targets.weight_bytes", lambda model: 3 << 30)
     with pytest.raises(UnsupportedModel, match=r"3.0 GiB, and the limit is 2 GiB"):
-        export.check_target(small_model(), TARGETS["web"])
+        edge_export.check_target(small_model(), TARGETS["web"])
 
 
 def test_webgpu_has_no_64_bit_numbers() -> None:
     op = OpBuilder()
     ids = op.input("ids", "int64", ("batch",))
     model = op.model(y=op.Gather(op.initializer("w", np.ones((4, 2), np.float32)), ids))
-    export.check_target(model, TARGETS["web"])
+    edge_export.check_target(model, TARGETS["web"])
     with pytest.raises(UnsupportedModel, match="'ids' has 64-bit numbers"):
-        export.check_target(model, TARGETS["web"], webgpu=True)
+        edge_export.check_target(model, TARGETS["web"], webgpu=True)
 
 
 def test_folders_and_options(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_folders_and_options(tmp_path: Path) -> None:
 
 def test_the_fastest_candidate_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"original": NodeTime(seconds=1.0), "slow": NodeTime(seconds=1.4)}
-    monkeypatch.setattr(export, "find_package", lambda node_modules: tmp_path)
-    monkeypatch.setattr(export, "package_version", lambda package: "1.0")
-    monkeypatch.setattr(export, "time_in_node", lambda models, feeds, **more: times)
+    monkeypatch.setattr(edge_export, "find_package", lambda node_modules: tmp_path)
+    monkeypatch.setattr(edge_export, "package_version", lambda package: "1.0")
+    monkeypatch.setattr(edge_export, "time_in_node", lambda models, feeds, **more: times)
     models = {"slow": small_model(), "fast": small_model()}
     report = export_for_edge(small_model(), "web", tmp_path / "a", candidates=models, measure=True)
     assert report.chosen == "original" and report.speedup == 1

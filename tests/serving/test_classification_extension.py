@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from onward.errors import RequestInvalid
-from onward.serving.classification import classify
+from onward.serving.classification_extension import classify
 
 
 def test_the_best_classes_of_each_row_come_first_with_their_labels() -> None:

@@ -11,7 +11,7 @@ import pytest
 import onward
 from onward.errors import OptionError
 from onward.optimizers.groups import Group
-from onward.programs.options import TrainingOptions
+from onward.programs.training_options import TrainingOptions
 
 
 @pytest.mark.parametrize(

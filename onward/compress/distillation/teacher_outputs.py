@@ -1,6 +1,6 @@
-"""Answers: a teacher's outputs for batches, computed once and kept in memory or on disk.
+"""TeacherOutputs: a teacher's outputs for batches, computed once and kept in memory or on disk.
 
-answers = Answers("teacher.onnx", ["logits"], folder="cache")
+answers = TeacherOutputs("teacher.onnx", ["logits"], folder="cache")
 answers.of(feeds)["logits"]
 answers.runs        # how often the teacher ran
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MEMORY = 256 << 20  # bytes of answers that stay in memory; the others go to disk
 
 
-class Answers:
+class TeacherOutputs:
     """A teacher's outputs for each batch; it runs once for a batch.
 
     Args:

@@ -9,8 +9,8 @@ import onnx
 import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
+from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import PREPARE
-from onward.passes.prune import drop_unused
 from tests.passes.one_graph import built, left_after
 
 

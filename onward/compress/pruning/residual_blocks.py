@@ -14,18 +14,18 @@ from onward.compress.pruning.axes import known_sizes
 from onward.compress.quality import Judge
 from onward.errors import OptionError
 from onward.graph.scopes import reads
-from onward.passes.prune import drop_unused
+from onward.passes.drop_unused import drop_unused
 
 
 @dataclass(frozen=True)
-class Block:
+class ResidualBlock:
     """A residual block: the Add that ends it, and which of its inputs is the identity."""
 
     name: str  # of the Add's result
     identity: int
 
 
-def find_blocks(model: ir.Model) -> list[Block]:
+def find_blocks(model: ir.Model) -> list[ResidualBlock]:
     """The residual blocks of the main graph, in its order; those around others are left out."""
     found = []
     before: dict[ir.Value, frozenset[ir.Value]] = {}  # a value and the Adds' inputs it depends on
@@ -42,7 +42,7 @@ def find_blocks(model: ir.Model) -> list[Block]:
             if x is None or other is None or x not in before.get(other, ()):
                 continue
             if known_sizes(x) == known_sizes(node.outputs[0]) and _has_weights(node, x):
-                found.append(Block(str(node.outputs[0].name), place))
+                found.append(ResidualBlock(str(node.outputs[0].name), place))
                 break
     return found
 

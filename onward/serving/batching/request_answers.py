@@ -15,7 +15,7 @@ from onward.sessions.result_cache import ResultCache
 _LOG = logging.getLogger("onward.serving")
 
 
-class Answers:
+class RequestAnswers:
     """Calls `done` of each request once, in the loop's thread."""
 
     def __init__(

@@ -15,7 +15,7 @@ from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.optimizers.schedules import Schedule
 from onward.programs.memory.memory_options import Memory
 from onward.programs.precision.precision import FP16, Precision, to_precision
-from onward.programs.sparsity.options import Sparsity, sparsity_option
+from onward.programs.sparsity.sparsity_options import Sparsity, sparsity_option
 from onward.settings import (
     above,
     check_fields,

@@ -19,7 +19,7 @@ _SMALLEST_WEIGHT = 64  # elements of a weight: below, quantizing data costs more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class Int8Layer:
     """A node that multiplies data by a weight, or reads rows of one. Values are given by name.
 
     Attributes:
@@ -48,15 +48,15 @@ class Layer:
         return self.operator in ("Conv", "MatMul", "Gemm")
 
 
-def find_layers(model: ir.Model) -> tuple[dict[str, Layer], dict[str, str]]:
+def find_layers(model: ir.Model) -> tuple[dict[str, Int8Layer], dict[str, str]]:
     """The layers by node, and the nodes that stay float, each with the reason."""
-    layers: dict[str, Layer] = {}
+    layers: dict[str, Int8Layer] = {}
     refused: dict[str, str] = {}
     for node in model.graph:
         if node.domain != "" or node.op_type not in OPERATORS:
             continue
         found = _examine(node)
-        if isinstance(found, Layer):
+        if isinstance(found, Int8Layer):
             layers[str(node.name)] = found
         elif found:
             refused[str(node.name)] = found
@@ -72,7 +72,7 @@ def _inner_nodes(model: ir.Model) -> Iterator[ir.Node]:
             yield from walk(body)
 
 
-def weight_array(model: ir.Model, layer: Layer) -> Array:
+def weight_array(model: ir.Model, layer: Int8Layer) -> Array:
     """The weight of a layer."""
     return array_of(model, layer.weight)
 
@@ -84,7 +84,7 @@ def array_of(model: ir.Model, initializer: str) -> Array:
     return np.asarray(tensor.numpy())
 
 
-def find_ties(model: ir.Model, layers: Mapping[str, Layer]) -> dict[str, str]:
+def find_ties(model: ir.Model, layers: Mapping[str, Int8Layer]) -> dict[str, str]:
     """The weights of MatMuls that are the transpose of a table, and that table."""
     tables = {layer.weight for layer in layers.values() if layer.operator == "Gather"}
     ties = {}
@@ -99,7 +99,7 @@ def find_ties(model: ir.Model, layers: Mapping[str, Layer]) -> dict[str, str]:
     return ties
 
 
-def _examine(node: ir.Node) -> Layer | str:
+def _examine(node: ir.Node) -> Int8Layer | str:
     """The layer that a node is; else why it stays float; "" if it is no layer at all."""
     if node.op_type == "Gather":
         return _gather(node)
@@ -122,13 +122,13 @@ def _examine(node: ir.Node) -> Layer | str:
     return {"Conv": _conv, "MatMul": _matmul, "Gemm": _gemm}[node.op_type](node, x, w)
 
 
-def _conv(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
+def _conv(node: ir.Node, x: ir.Value, w: ir.Value) -> Int8Layer | str:
     if rank(w) not in (3, 4):
         return "int8 kernels of convolutions take one or two spatial axes"
     bias = input_of(node, 2)
     if bias is not None and not _is_weight(bias):
         return "its bias is computed"
-    return Layer(
+    return Int8Layer(
         node=str(node.name),
         operator="Conv",
         data=str(x.name),
@@ -139,11 +139,11 @@ def _conv(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
     )
 
 
-def _matmul(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
+def _matmul(node: ir.Node, x: ir.Value, w: ir.Value) -> Int8Layer | str:
     if rank(w) != 2:
         return f"its weight has {rank(w)} axes; int8 kernels take matrices"
     adder, bias = _bias_after(node)
-    return Layer(
+    return Int8Layer(
         node=str(node.name),
         operator="MatMul",
         data=str(x.name),
@@ -170,7 +170,7 @@ def _bias_after(node: ir.Node) -> tuple[str | None, str | None]:
     return (str(add.name), str(other.name)) if _size(other) == width else (None, None)
 
 
-def _gemm(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
+def _gemm(node: ir.Node, x: ir.Value, w: ir.Value) -> Int8Layer | str:
     if attribute(node, "transA", 0):
         return "its data is transposed"
     if attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0:
@@ -182,7 +182,7 @@ def _gemm(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
             return "its bias is computed"
         if w.shape is None or _size(bias) != w.shape[axis]:
             return "its bias is not one number for each channel"
-    return Layer(
+    return Int8Layer(
         node=str(node.name),
         operator="Gemm",
         data=str(x.name),
@@ -192,7 +192,7 @@ def _gemm(node: ir.Node, x: ir.Value, w: ir.Value) -> Layer | str:
     )
 
 
-def _lstm(node: ir.Node) -> Layer | str:
+def _lstm(node: ir.Node) -> Int8Layer | str:
     x, w, r = node.inputs[:3]
     if not (_is_weight(w) and _is_weight(r)):
         return "its weights are computed"
@@ -201,12 +201,12 @@ def _lstm(node: ir.Node) -> Layer | str:
         return reason
     if attribute(node, "layout", 0):
         return "onnxruntime has no LSTM of layout 1"
-    return Layer(
+    return Int8Layer(
         node=str(node.name), operator="LSTM", data=str(x.name), weight=str(w.name), channel_axis=2
     )
 
 
-def _gather(node: ir.Node) -> Layer | str:
+def _gather(node: ir.Node) -> Int8Layer | str:
     table, indices = node.inputs
     if not _is_weight(table) or table is None or indices is None or rank(table) != 2:
         return ""
@@ -216,7 +216,7 @@ def _gather(node: ir.Node) -> Layer | str:
         return ""
     if (reason := _bad_weight(table)) is not None:
         return reason
-    return Layer(
+    return Int8Layer(
         node=str(node.name),
         operator="Gather",
         data=str(indices.name),
