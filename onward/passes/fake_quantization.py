@@ -42,7 +42,8 @@ class QuantizationGrid:
     def spread(self, scale: Array, shape: tuple[int, ...]) -> Array:
         """Scales or zero points (per tensor, axis or block) that broadcast over a shape.
 
-        >>> QuantizationGrid(low=-2, high=1, axis=0, block=2).spread(np.array([[1], [5]]), (3, 1)).ravel()
+        >>> grid = QuantizationGrid(low=-2, high=1, axis=0, block=2)
+        >>> grid.spread(np.array([[1], [5]]), (3, 1)).ravel()
         array([1, 1, 5])
         """
         if scale.size == 1:

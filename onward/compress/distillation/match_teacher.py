@@ -66,7 +66,7 @@ def match_teacher(
 
     Args:
         student: the model that is trained; it is not changed
-        teacher: a model, or its Answers, which may be shared by several calls
+        teacher: a model, or its TeacherOutputs, which may be shared by several calls
         calibration: the batches, of the student's inputs
         pairs: the student's outputs and the teacher's that they are compared with; None: those of
             the same name

@@ -17,7 +17,7 @@ from onward.compress.report import Measured, Report
 from onward.compress.timing import time_in_turns
 from onward.errors import OnwardError
 from onward.formatting import show_bytes, show_seconds
-from onward.measure.tuning.trials import Candidate as ProviderChoice
+from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import store_choice
 from onward.measure.tuning.tuning_result import Row
 from onward.providers.choose import OPENVINO, available
@@ -203,7 +203,7 @@ def _storing(
     """A function that stores, for a saved model, the provider that `providers="auto"` then runs."""
     same = [each for each in candidates if each.format == chosen.format]
     same.sort(key=lambda each: (each.provider != chosen.provider, each.seconds))
-    rows = [Row(ProviderChoice(each.provider), each.seconds, each.seconds) for each in same]
+    rows = [Row(Candidate(each.provider), each.seconds, each.seconds) for each in same]
 
     def store(path: Path) -> None:
         store_choice(path, feeds, rows)

@@ -1,4 +1,4 @@
-"""ParameterServerCore: a parameter server as a state machine, without I/O, threads or a clock of its own.
+"""ParameterServerCore: a parameter server as a state machine, without I/O, threads or a clock.
 
     join, leave       a worker comes, goes
     pull              the parameters, at a version; the worker now holds that version

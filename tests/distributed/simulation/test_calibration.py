@@ -69,7 +69,7 @@ def test_a_calibration_needs_one_process_and_several() -> None:
     for points in ([measured(link, 1, FEW, 0.02)], [measured(link, 2, FEW, 0.02)]):
         with pytest.raises(OptionError, match="steps of one process and of several"):
             calibrate(points)
-    with pytest.raises(OptionError, match=r"Measurement.seconds must be a number above 0"):
+    with pytest.raises(OptionError, match=r"StepMeasurement.seconds must be a number above 0"):
         StepMeasurement(ranks=1, seconds=0, buckets=FEW)
     found = calibrate([measured(link, ranks, FEW, 0.02) for ranks in (1, 2)])
     with pytest.raises(OptionError, match="were not measured with one process"):

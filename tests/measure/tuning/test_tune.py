@@ -179,7 +179,7 @@ class FakeTrial:
         if self.medians[self.name] < 0:
             raise ProviderError("it cannot")
         outputs = self.outputs.get(self.name, [np.ones(3, np.float32)])
-        return type("Opening", (), {"seconds": 1.0, "outputs": outputs})
+        return type("FirstRun", (), {"seconds": 1.0, "outputs": outputs})
 
     def measure(self, seconds: float, timeout: float) -> CallTimes:
         return CallTimes([self.medians[self.name]] * 3, 100)
