@@ -32,7 +32,7 @@ _NAN, _BAD = "onward.nan/", "onward.bad/"  # prefixes of the added outputs
 
 @dataclass(frozen=True)
 class TensorRange:
-    """The numbers of a tensor, in short."""
+    """The least and the largest number of a tensor, and how many are not finite."""
 
     name: str
     low: float  # of those that are not NaN

@@ -32,7 +32,7 @@ _LEAST_SPREAD = 1e-6  # a feature that does not vary is not divided by its sprea
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOutputs:
-    """What a network and the inner values of its exits say about rows.
+    """The scores of a network for rows, and the values that its exits read.
 
     Attributes:
         features: of each exit: (rows, channels)

@@ -20,7 +20,7 @@ _LONGEST_PAUSE = 30.0
 
 @dataclass(slots=True, eq=False)
 class ServerEndpoint:
-    """One server, its address and how it is doing."""
+    """The address of a server, its open requests and its failures."""
 
     url: str
     host: str

@@ -32,7 +32,7 @@ _InferRequest = message_class("inference.ModelInferRequest")
 
 
 class AccessCheck(Protocol):
-    """Who may call: raises AccessDenied or QuotaExceeded."""
+    """Checks who may call: raises AccessDenied or QuotaExceeded."""
 
     def check(self, key: str | None, admin: bool) -> None: ...
 

@@ -68,7 +68,7 @@ def open_worker_instance(
 
 
 class WorkerFactory:
-    """What all workers of a model are opened with: the first request, the model's files."""
+    """Opens workers of a model: keeps the first request and the model's files for all of them."""
 
     def __init__(
         self, path: str | os.PathLike[str], settings: ModelSettings, name: str, version: str
