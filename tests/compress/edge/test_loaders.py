@@ -65,7 +65,9 @@ def test_cpp_loader_compiles(tmp_path: Path) -> None:
 def test_compiler_is_asked_for_types_too(tmp_path: Path) -> None:
     """The check above can fail: a tensor of another type than its data is an error."""
     source = write("minimal", tmp_path)
-    source.write_text(source.read_text("utf-8").replace("CreateTensor<float>", "CreateTensor<int>"))
+    source.write_text(
+        source.read_text("utf-8").replace("CreateTensor<float>", "CreateTensor<int>"), "utf-8"
+    )
     with pytest.raises(AssertionError, match="CreateTensor"):
         compile_cpp(source)
 
