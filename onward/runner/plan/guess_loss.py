@@ -63,11 +63,8 @@ def choose_loss(
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
     if port.ending and reads is port.scores:
         why = f"{why}; it reads the scores before the final {port.ending}"
-    if config.mixup and name != "cross_entropy":
-        raise OptionError(
-            f"mixup is for classifiers, trained with cross entropy, not with {name}\n"
-            "leave mixup out"
-        )
+    if name != "cross_entropy":
+        _refuse_class_settings(config, name)
     if name == "cross_entropy" and _has_sigmoids(config, port, facts):
         labels = reads.shape[:1]
         why = f"{why}, where every class has its own"
@@ -82,6 +79,19 @@ def choose_loss(
     loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
     _check_fits(name, reads, facts)
     return ChosenLoss(loss, name, reads.name, dtype, reads.shape, None, choice)
+
+
+def _refuse_class_settings(config: TrainConfig, name: str) -> None:
+    given = {
+        "mixup": bool(config.mixup),
+        "label_smoothing": bool(config.label_smoothing),
+        "ignore_index": config.ignore_index is not None,
+    }
+    for setting in (setting for setting, is_given in given.items() if is_given):
+        raise OptionError(
+            f"{setting} is for classifiers, trained with cross entropy, not with {name}\n"
+            f"leave {setting} out"
+        )
 
 
 def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:

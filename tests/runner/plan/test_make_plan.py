@@ -70,6 +70,13 @@ def test_two_classes_and_one_output_are_binary() -> None:
     assert next(plan.training.epoch(0)).feeds["target"].shape == (4, 1)
 
 
+@pytest.mark.parametrize("setting", [{"mixup": 0.4}, {"label_smoothing": 0.1}, {"ignore_index": 0}])
+def test_settings_of_cross_entropy_are_refused_for_other_losses(setting: dict[str, Any]) -> None:
+    data = {**table(), "kind": ["no", "yes"] * 10}
+    with pytest.raises(OptionError, match=f"{next(iter(setting))} is for classifiers"):
+        plan_of(mlp(classes=1), data, **setting)
+
+
 def test_text_columns_become_one_hot() -> None:
     plan = plan_of(mlp(features=6, classes=1), table(), target="a")
     assert reasons(plan)["one-hot"] == "kind"
