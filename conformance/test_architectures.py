@@ -64,6 +64,7 @@ def test_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`actor_critic` ✗" in markdown([row])
 
 
+@pytest.mark.integration
 def test_engine_that_draws_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def still(case: Case) -> engines.Running:
         return engines.eager(Case(case.module.eval(), case.args, case.kwargs, case.loss))

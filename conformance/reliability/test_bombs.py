@@ -23,6 +23,7 @@ def test_bombs_end_at_the_deadline_with_the_memory_cap_held() -> None:
     assert all(row["peak"] <= cap for row in rows), rows
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "ReferenceExecutionProvider"])
 def test_loops_end_in_the_callers_process(provider: str) -> None:

@@ -10,6 +10,7 @@ from onward.providers.choose import available
 HERE = [name for name in mutated.PROVIDERS if name == "default" or name in available()]
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize("provider", HERE)
 def test_mutants_are_run_or_refused(provider: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from conformance.reliability import pickles
 
 
+@pytest.mark.integration
 def test_nothing_is_unpickled_without_permission() -> None:
     faults, line = pickles.open_all(["default", "ReferenceExecutionProvider"])
     assert not faults

@@ -7,6 +7,7 @@ import pytest
 from conformance.reliability import replayed_saves
 
 
+@pytest.mark.integration
 def test_newest_checkpoint_loads_after_a_power_failure() -> None:
     with replayed_saves.quiet():
         tally = replayed_saves.replay_all(5, 1, seed=1)
@@ -14,6 +15,7 @@ def test_newest_checkpoint_loads_after_a_power_failure() -> None:
     assert tally.operations > 60 and tally.states > 150
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("forgotten", ["sync", "sync_folder"])
 def test_missing_syncs_are_detected(forgotten: str) -> None:
     with replayed_saves.quiet():

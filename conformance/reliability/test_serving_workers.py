@@ -11,6 +11,7 @@ from conformance.reliability import serving_workers
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills and stops processes")
 
 
+@pytest.mark.integration
 def test_killed_workers_are_replaced_and_a_poison_model_is_quarantined() -> None:
     tally = serving_workers.run_all(kills=3, workers=2, seed=1)
     assert tally.faults == []

@@ -9,6 +9,7 @@ import pytest
 from conformance.reliability import torn_saves
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a signal")
 def test_no_checkpoint_is_lost_when_its_writer_is_killed() -> None:
     tally = torn_saves.kill_all(8, seed=5, by_clock=False)

@@ -77,6 +77,7 @@ class Unsynced(RealDisk):
     def sync_folder(self, folder: Path) -> None: ...
 
 
+@pytest.mark.integration
 @settings(max_examples=150, deadline=None)
 @given(
     st.dictionaries(names, tensors(), max_size=5),
@@ -146,6 +147,7 @@ def data_start(path: Path) -> int:
     return 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
 
 
+@pytest.mark.integration
 def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "c"
     write(path, {"w": np.arange(2, dtype=np.float32), "b": np.ones(3, np.int8)}, {"e": 1})
@@ -260,6 +262,7 @@ def test_properties_must_be_json(tmp_path: Path, given: Any, text: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.integration
 def test_too_large_properties_are_refused(tmp_path: Path) -> None:
     deep: list[Any] = []
     deep.append(deep)

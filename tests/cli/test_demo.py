@@ -52,6 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Called, Path]:
     return Called(int(exit_.value.code or 0), out.getvalue(), err.getvalue()), folder
 
 
+@pytest.mark.integration
 def test_network_is_trained_exported_and_compared(finished: tuple[Called, Path]) -> None:
     called, parent = finished
     assert called.code == 0, called.err
@@ -74,6 +75,7 @@ def test_network_is_trained_exported_and_compared(finished: tuple[Called, Path])
     assert "1/2 " in called.out and "2/2 " in called.out and "\x1b" not in called.out
 
 
+@pytest.mark.integration
 def test_printed_accuracy_is_that_of_the_exported_model(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ def test_printed_accuracy_is_that_of_the_exported_model(
     assert f"the exported model    {share:>6.1%}" in called.out
 
 
+@pytest.mark.integration
 def test_printed_command_repeats_the_training(
     finished: tuple[Called, Path], call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_ctrl_c_exports_the_model_trained_so_far(
     assert (tmp_path / "onward-demo/runs/digits-1/model.onnx").is_file()
 
 
+@pytest.mark.integration
 def test_ctrl_c_while_providers_are_compared_is_one_line(
     quick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +127,7 @@ def test_ctrl_c_while_providers_are_compared_is_one_line(
     assert called.code == 130 and "interrupted before the providers were compared" in called.out
 
 
+@pytest.mark.integration
 def test_providers_that_disagree_are_a_warning(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def disagree(measured: Any, *rest: Any, **options: Any) -> bool:
         for i, each in enumerate(measured):
@@ -133,6 +138,7 @@ def test_providers_that_disagree_are_a_warning(quick: Any, monkeypatch: pytest.M
     assert "do not agree: their probabilities differ by 1e-01" in quick("--epochs", 1).out
 
 
+@pytest.mark.integration
 def test_failing_provider_is_shown_with_its_error(
     quick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_student_is_written(call: Call, folder: Path) -> None:
     assert list((folder / "cache").iterdir()) and "distill" in (folder / "page.html").read_text()
 
 
+@pytest.mark.integration
 def test_layers_make_a_student_and_json_is_printed(call: Call, tmp_path: Path) -> None:
     teacher = onward.new_model("gpt2", layers=3, width=16, heads=2, context=8)
     onward.save(teacher, tmp_path / "t.onnx")

@@ -30,6 +30,7 @@ def deep(tmp_path: Path) -> Path:
     return tmp_path / "deep.onnx"
 
 
+@pytest.mark.integration
 def test_a_model_with_exits_is_saved(call: Call, deep: Path) -> None:
     rows, made = deep.parent / "rows.npz", deep.parent / "exits.onnx"
     options = ("--at", "layer_0", "--data", rows, "--drop", "5%", "--steps", "60")

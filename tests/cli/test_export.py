@@ -63,6 +63,7 @@ def test_model_that_differs_has_exit_code_1(call: Call, monkeypatch: pytest.Monk
     assert facts["files"]["net.onnx"] == Path("net.onnx").stat().st_size
 
 
+@pytest.mark.integration
 def test_artifacts_train(call: Call) -> None:
     from onward.training.api import CheckpointState, Module, Optimizer
 
@@ -86,6 +87,7 @@ def test_artifacts_train(call: Call) -> None:
     assert np.isfinite(values).all()
 
 
+@pytest.mark.integration
 def test_hugging_face_folder_is_exported(call: Call, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

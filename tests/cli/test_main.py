@@ -119,6 +119,7 @@ def test_ctrl_c_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     assert called.code == 130 and "Traceback" not in called.err
 
 
+@pytest.mark.integration
 def test_closed_pipe_is_not_an_error() -> None:
     for option, first in (("--json", "[\n"), ("", "\n")):
         script = (
@@ -136,6 +137,7 @@ def test_warnings_are_one_line_each(model: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.integration
 def test_narrow_terminal_without_colour() -> None:
     done = shell("providers", COLUMNS="30", LC_ALL="C")
     assert done.returncode == 0 and "Azure" in done.stdout

@@ -43,6 +43,7 @@ def test_no_hint_of_the_library_is_printed_as_python() -> None:
         assert not re.search(r"\w=[\[{(]|@\w|\w\(|(Options|Limits)\.", shown), shown
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("pattern", _TRANSLATIONS)
 def test_every_translated_hint_is_in_the_library(pattern: str) -> None:
     assert any(re.fullmatch(pattern, line) for line in library_lines())

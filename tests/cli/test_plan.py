@@ -76,6 +76,7 @@ def test_one_device_agrees_with_inspect(call: Call, tmp_path: Path) -> None:
     assert "parallel" not in call("plan", tmp_path / "m.onnx", "--devices", 1).out
 
 
+@pytest.mark.integration
 def test_sizes_and_precision(call: Call, tmp_path: Path) -> None:
     model = new_model("gpt2", layers=1, width=16, heads=2, vocabulary=32, context=32)
     onward.save(model, tmp_path / "m.onnx")

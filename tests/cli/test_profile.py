@@ -49,6 +49,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.integration
 def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
     done = run(
         home, "m.onnx", "--size", "batch=8", "-p", "cpu", "--iterations", "4", "--warm-up", "1",
@@ -69,6 +70,7 @@ def test_profile_prints_a_table_and_writes_files(home: Path) -> None:
     assert "<svg" not in (home / "p.html").read_text() and (home / "p.html").stat().st_size > 20_000
 
 
+@pytest.mark.integration
 def test_json_with_feeds_from_a_file(home: Path) -> None:
     done = run(
         home, "m.onnx", "x.npz", "-p", "cpu", "--threads", "1", "--iterations", "2", "--json"

@@ -73,12 +73,14 @@ def test_output_that_is_no_terminal_is_plain_lines(call: Call) -> None:
     assert re.search(r"^epoch 2, step 4: val_loss [\d.]+, val_accuracy", out, re.MULTILINE)
 
 
+@pytest.mark.integration
 def test_second_run_has_the_next_number(call: Call) -> None:
     assert call("train", *GIVEN).code == call("train", *GIVEN).code == 0
     assert sorted(os.listdir("runs")) == ["m-1", "m-2"]
     assert _weights("m-1") == _weights("m-2")
 
 
+@pytest.mark.integration
 def test_first_of_equally_good_weights_is_exported(call: Call) -> None:
     given = [*GIVEN, "--schedule", "constant", "--learning-rate", "1e-6", "--evaluate-every", "1"]
     assert call("train", *given, "--name", "all").code == 0
@@ -137,6 +139,7 @@ class Send(Callback):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("step", "number"), [(0, signal.SIGINT), (3, signal.SIGINT), (3, signal.SIGTERM)]
 )
@@ -184,6 +187,7 @@ def test_second_interruption_ends_at_once_and_loses_no_checkpoint(
     assert _weights("other") == alone
 
 
+@pytest.mark.integration
 def test_process_that_is_interrupted_ends_with_130(folder: Path) -> None:
     given = [*GIVEN, "--epochs", "100000", "--log-every", "1", "--threads", "1"]
     command = [sys.executable, "-m", "onward", "train", *given]

@@ -265,6 +265,7 @@ def test_run_of_another_process_is_not_resumed(call: Call) -> None:
     assert is_one_line(called, f"being trained by process {os.getppid()}", "wait for it")
 
 
+@pytest.mark.integration
 def test_data_that_is_gone_loses_no_run(call: Call) -> None:
     given = ("train", *GIVEN, "--max-steps", "1", "--name", "first")
     assert call(*given).code == 0
@@ -276,6 +277,7 @@ def test_data_that_is_gone_loses_no_run(call: Call) -> None:
     assert Path("runs/first/model.onnx").read_bytes() == before
 
 
+@pytest.mark.integration
 def test_image_that_breaks_in_an_epoch_loses_no_step(call: Call) -> None:
     given = ["train", "cnn.onnx", "--no-standardize", "--epochs", "1", "--batch-size", "2"]
     given += ["--data-threads", "0"]
@@ -305,6 +307,7 @@ def test_exploding_run_names_the_first_bad_node(call: Call) -> None:
     assert json.loads(Path("runs/first/run.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.integration
 def test_full_disk_at_metrics_keeps_what_was_trained(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def decisions(journal: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in journal.read_text().splitlines()]
 
 
+@pytest.mark.integration
 def test_first_training_is_followed_by_the_files_of_the_folder(watch: Any, work: Path) -> None:
     write_rows(work / "incoming/monday.csv", 200, seed=3)
     (work / "incoming/tuesday.csv").write_text("first,second\n1,2\n")
@@ -71,6 +72,7 @@ def test_first_training_is_followed_by_the_files_of_the_folder(watch: Any, work:
     assert again.code == 0 and "0 files processed" in again.out, again
 
 
+@pytest.mark.integration
 def test_exported_model_is_watched_without_data(watch: Any, call: Call, work: Path) -> None:
     base = ("--data", "base.csv", "--target", "kind", "--epochs", 1)
     assert call("train", "m.onnx", *base, "--name", "a").code == 0

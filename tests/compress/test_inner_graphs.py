@@ -10,7 +10,7 @@ import pytest
 
 from onward.compress import prune, quantize
 from onward.compress.calibration import Calibration
-from onward.compress.pruning import prune as pruning
+from onward.compress.pruning import pruning_report
 from onward.compress.quantization.int8.quantizer import Int8Quantizer
 from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.graph.builder import OpBuilder
@@ -102,7 +102,7 @@ def test_units_of_inner_graphs_are_removed(
     def take_turns(models: dict[str, Any], feeds: Any, **options: Any) -> dict[str, float]:
         return dict.fromkeys(models, 1.0)
 
-    monkeypatch.setattr(pruning, "time_in_turns", take_turns)
+    monkeypatch.setattr(pruning_report, "time_in_turns", take_turns)
     report = prune(make_model(weights), rows(), keep=0.5, importance=importance)
     assert {change.format for change in report.changes} == {"64 of 128 units"}
     assert len(report.changes) == (1 if weights == "shared" else 2)

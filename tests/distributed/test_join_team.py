@@ -38,6 +38,7 @@ def test_shards_need_processes() -> None:
         join_team(DEFAULTS, Parallel())
 
 
+@pytest.mark.integration
 def test_a_run_in_one_process_loads_no_torch() -> None:
     code = "import onward, sys; onward.train; from onward.distributed.join_team import join_team; "
     code += "join_team({}); sys.exit('torch' in sys.modules)"

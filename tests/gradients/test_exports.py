@@ -180,6 +180,7 @@ OLD_STYLE: dict[str, Make] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in SAMPLE else more) for name in MODULES]
 )

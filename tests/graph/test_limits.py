@@ -139,6 +139,7 @@ def test_opsets_that_do_not_exist_are_refused(version: int) -> None:
         load(model(helper.make_node("Neg", ["x"], ["y"]), opset=version))
 
 
+@pytest.mark.integration
 def test_the_folding_limit_leaves_weights_alone() -> None:
     small = scan_model(filled(10))
     assert folding_limit.max_folded_bytes(small) == 64 << 20

@@ -132,6 +132,7 @@ def exported() -> tuple[nn.Module, Tensor, ir.Model]:
     return module, ids, model
 
 
+@pytest.mark.integration
 def test_a_bfloat16_export_with_sequences_has_torchs_gradients(
     exported: tuple[nn.Module, Tensor, ir.Model],
 ) -> None:

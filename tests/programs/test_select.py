@@ -62,6 +62,7 @@ def compared(dtype: str = "float32", rows: int = 1) -> ir.Model:
     return op.model(y=op.Resize(hidden, None, scales, mode="linear"))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("dtype", "rows"), [("float32", 1), ("float16", 1), ("float32", 1 << 12)])
 def test_weights_without_gradients_are_not_trained(dtype: str, rows: int, tmp_path: Path) -> None:
     one = TrainingSession(compared(dtype, rows), MSE(), AdamW(lr=0.1, weight_decay=0.5))

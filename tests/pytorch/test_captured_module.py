@@ -24,6 +24,7 @@ class Scaled(nn.Module):
         return x + self.scale if self.adds else x * self.scale
 
 
+@pytest.mark.integration
 def test_attributes_of_a_module() -> None:
     module = Module(Scaled())
     x = torch.ones(1, 2)
@@ -40,6 +41,7 @@ def test_constants_that_the_forward_makes() -> None:
     )
 
 
+@pytest.mark.integration
 def test_pieces_along_an_axis_of_changing_size() -> None:
     assert_as_eager(Calls(lambda x: x.chunk(3)), torch.rand(8, 2, requires_grad=True))
 

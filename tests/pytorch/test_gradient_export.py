@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Any], Any], int, 
 }
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_equal_torchs(case: str, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_gradients_equal_torchs(case: str, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_opset_that_is_too_old_is_warned_about(tmp_path: Path) -> None:
     given = nn.Linear(2, 1), nn.functional.mse_loss, torch.ones(2, 2), torch.ones(2, 1)

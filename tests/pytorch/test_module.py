@@ -126,6 +126,7 @@ def test_training_changes_parameters_and_statistics_as_in_eager_mode(provider: s
     assert len(ours.programs) == 1
 
 
+@pytest.mark.integration
 def test_eval_mode_and_no_grad_have_programs_of_their_own() -> None:
     ours, theirs = wrapped(Net(drop=0.5))
     x = image()
@@ -156,6 +157,7 @@ def test_nested_arguments_and_results_keep_their_structure() -> None:
     assert_equal_gradients(ours, theirs)
 
 
+@pytest.mark.integration
 def test_python_numbers_are_constants_of_a_program() -> None:
     ours, theirs = wrapped(Nested())
     x, more = torch.randn(2, 3), {"bias": [torch.zeros(3)]}
@@ -165,6 +167,7 @@ def test_python_numbers_are_constants_of_a_program() -> None:
     assert len(ours.programs) == 2
 
 
+@pytest.mark.integration
 def test_tied_weights_get_the_sum_of_their_gradients() -> None:
     ours, theirs = wrapped(Tied())
     x = ids()
@@ -174,6 +177,7 @@ def test_tied_weights_get_the_sum_of_their_gradients() -> None:
     assert ours.out.weight is ours.embed.weight
 
 
+@pytest.mark.integration
 def test_gradients_of_a_result_that_was_not_expected() -> None:
     ours, theirs = wrapped(Tied())
     x = ids()
@@ -183,6 +187,7 @@ def test_gradients_of_a_result_that_was_not_expected() -> None:
     assert_equal_gradients(ours, theirs)
 
 
+@pytest.mark.integration
 def test_many_lengths_share_two_programs() -> None:
     ours, theirs = wrapped(Tied())
     for length in range(2, 14):
@@ -191,6 +196,7 @@ def test_many_lengths_share_two_programs() -> None:
     assert len(ours.programs) == 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("segments", [1, 2, 4])
 def test_segments_give_the_same_gradients(segments: int) -> None:
     ours, theirs = wrapped(Net(), segments=segments)
@@ -200,6 +206,7 @@ def test_segments_give_the_same_gradients(segments: int) -> None:
     assert_equal_gradients(ours, theirs)
 
 
+@pytest.mark.integration
 def test_segments_hand_over_gradients_of_the_last_layers_first() -> None:
     ours, _ = wrapped(Net(), segments=2)
     order: list[str] = []
@@ -209,6 +216,7 @@ def test_segments_hand_over_gradients_of_the_last_layers_first() -> None:
     assert order.index("head.weight") < order.index("conv.weight")
 
 
+@pytest.mark.integration
 def test_a_second_backward_needs_retain_graph_as_in_eager_mode() -> None:
     ours, theirs = wrapped(Net())
     x = image()
@@ -242,6 +250,7 @@ def test_dropout_follows_the_seed_and_drops_the_share_it_should() -> None:
     assert float(ours.scale.grad) == pytest.approx(float(first.detach().sum()), rel=1e-5)
 
 
+@pytest.mark.integration
 def test_frozen_parameters_get_no_gradient_and_may_be_unfrozen() -> None:
     ours, theirs = wrapped(Net())
     x = image()
@@ -350,6 +359,7 @@ def test_autocast_gives_the_types_of_eager_mode() -> None:
         assert same(a.grad, b.grad, 0.02)
 
 
+@pytest.mark.integration
 def test_saved_graphs_are_models_that_onnx_checks(tmp_path: Any) -> None:
     import onnx
 

@@ -71,6 +71,7 @@ def test_node_of_the_backward_pass_is_named() -> None:
     assert not any(each.nan or each.inf for each in found.inputs)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_random_numbers_are_those_of_the_step(provider: str) -> None:
     session = session_of(lambda op, x: op.Log(op.Dropout(x, np.float32(0.5), True)), provider)

@@ -97,6 +97,7 @@ def test_the_exported_model_is_the_best_one(table: Path) -> None:
     assert found.metrics["val_accuracy"] == run.metrics["val_accuracy"]
 
 
+@pytest.mark.integration
 def test_the_first_run_is_kept_and_the_next_has_another_number(table: Path) -> None:
     assert [train(epochs=1).folder.name for _ in range(2)] == ["m-1", "m-2"]
     train(epochs=1, name="mine")
@@ -141,6 +142,7 @@ def test_a_resumed_run_ends_in_the_same_weights(
     assert parts.metrics == whole.metrics
 
 
+@pytest.mark.integration
 def test_the_same_call_finds_its_run(table: Path) -> None:
     train(epochs=2)
     train(callbacks=[StopAt(4)])
@@ -150,6 +152,7 @@ def test_the_same_call_finds_its_run(table: Path) -> None:
         train(resume=True, learning_rate=0.5)
 
 
+@pytest.mark.integration
 def test_an_interruption_during_an_evaluation_is_made_up_for(table: Path) -> None:
     class StopInEvaluation(Callback):
         def on_start(self, run: Any) -> None:

@@ -410,6 +410,7 @@ def bench(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.integration
 def test_the_command_prints_a_report_and_writes_a_page(
     server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -421,6 +422,7 @@ def test_the_command_prints_a_report_and_writes_a_page(
     assert page.read_text("utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.integration
 def test_the_command_prints_json(server: ServerProcess) -> None:
     done = bench("--server", server.url, "--rate", 50, "--form", "json", "--json")
     report = json.loads(done.stdout)

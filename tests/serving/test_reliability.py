@@ -47,12 +47,14 @@ def with_fault(name: str) -> tuple[str, ...]:
     return (*STAND_IN, "--fault", name)
 
 
+@pytest.mark.integration
 def test_mixed_traffic_is_answered_right() -> None:
     tally = mixed_traffic.send_all(600, 60, seed=0, command=SERVER)
     assert not tally.faults
     assert tally.outcomes["200"] > 500 and tally.outcomes["malformed, 4xx"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("fault", "words"), [("swapped", "got the wrong scores"), ("server-error", " got 500: ")]
 )
@@ -103,6 +105,7 @@ def test_termination_loses_no_accepted_request() -> None:
     assert not tally.faults and waiting and tally.outcomes["200"]
 
 
+@pytest.mark.integration
 def test_lost_requests_at_a_termination_are_found() -> None:
     tally, _ = terminations.terminate_all(1, 8, seed=0, command=with_fault("lost-on-term"))
     assert [fault for fault in tally.faults if "was not answered" in fault]
@@ -114,6 +117,7 @@ def test_hot_reloads_fail_no_request() -> None:
     assert not found.tally.faults and found.replaced == 4 and found.newest == 4
 
 
+@pytest.mark.integration
 def test_stale_answers_after_a_reload_are_found() -> None:
     found = hot_reloads.reload_all(4, 4, with_fault("stale"))
     assert [fault for fault in found.tally.faults if "answered request" in fault]

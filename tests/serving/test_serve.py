@@ -78,6 +78,7 @@ def test_sources_get_names() -> None:
     assert list(name_source(lambda x: x, None)) == ["model"]  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_with_exit_code_0(model: Path, number: int) -> None:
     command = [sys.executable, "-m", "onward", "serve", str(model)]

@@ -83,6 +83,7 @@ def test_close_ends_the_process_of_an_isolated_session() -> None:
         session.run(None, FEEDS)
 
 
+@pytest.mark.integration
 def test_auto_closes_all_its_plans(tmp_path: Path) -> None:
     tuning = {"seconds": 0.01, "providers": [CPU], "folder": str(tmp_path)}
     session = onward.InferenceSession(serialized(mlp()), providers=[("auto", tuning)])

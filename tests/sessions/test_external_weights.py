@@ -100,6 +100,7 @@ def test_a_path_opens_as_text_as_path_and_relative(
         np.testing.assert_array_equal(answer(source), answers[CPU])
 
 
+@pytest.mark.integration
 def test_a_message_with_its_weights_loaded_opens_and_one_without_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: dict[str | None, Any]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_graph_of_onnx_ir_opens_and_stays_as_it_was(
             np.testing.assert_array_equal(array, copy)
 
 
+@pytest.mark.integration
 def test_an_isolated_session_opens_external_weights(
     tmp_path: Path, answers: dict[str | None, Any]
 ) -> None:
@@ -256,6 +258,7 @@ def test_artifacts_of_a_model_with_external_weights(tmp_path: Path) -> None:
     assert len({float(np.asarray(loss)) for loss in made}) == 1
 
 
+@pytest.mark.integration
 def test_a_memory_plan_and_a_summary_of_external_weights(tmp_path: Path) -> None:
     path = save_in_layout(many_weights(), tmp_path, Layout(files=2))
     assert (

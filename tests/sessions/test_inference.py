@@ -726,6 +726,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.integration
 def test_failing_run_does_not_load_torch() -> None:
     command = [sys.executable, "-W", "error", "-c", FAILING]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -743,6 +744,7 @@ def test_operator_that_onnxruntime_alone_fails_at_moves() -> None:
     assert y.tolist() == [False, False] and session.get_providers() == [TORCH]
 
 
+@pytest.mark.integration
 def test_operator_of_no_standard_does_not_load_torch() -> None:
     code = (
         "import sys, onward\nfrom tests.models import needs\n"

@@ -139,6 +139,7 @@ def test_a_broken_model_is_the_same_error() -> None:
         opened(3)
 
 
+@pytest.mark.integration
 def test_every_kind_of_source_opens(tmp_path: Path) -> None:
     model = mlp()
     x = {"x": np.ones((1, 4), np.float32)}
@@ -209,6 +210,7 @@ def test_a_crash_between_two_runs_is_recovered() -> None:
     assert session.run(["y"], SMALL)[0].tolist() == [[2, 2]]
 
 
+@pytest.mark.integration
 def test_a_kernel_that_cannot_be_stopped_dies_with_its_process() -> None:
     session = opened(run_timeout=0.2)
     huge = {**SMALL, "shape": np.array([6000, 6000])}
@@ -274,6 +276,7 @@ def test_the_process_has_its_limits(session: onward.InferenceSession) -> None:
     assert "Max file size             0" in limits
 
 
+@pytest.mark.integration
 @on_linux
 def test_the_process_ends_with_its_session_and_with_its_parent() -> None:
     session = opened()
@@ -313,6 +316,7 @@ def test_a_model_with_random_operators_is_not_cached() -> None:
         opened(model, result_cache_bytes=1000)
 
 
+@pytest.mark.integration
 def test_set_providers_starts_another_process(session: onward.InferenceSession) -> None:
     moved = opened()
     first = process_of(moved)

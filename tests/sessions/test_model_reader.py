@@ -62,6 +62,7 @@ def test_bytes_are_scanned_once(counts: Counter[Any]) -> None:
     assert counts["scan", hash(data)] == 1
 
 
+@pytest.mark.integration
 def test_auto_reads_the_model_once(
     tmp_path: Path, counts: Counter[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_many_threads_call_one_session(provider: str) -> None:
     calls_agree(session, [{"x": rng.normal(size=(n, 16)).astype(np.float32)} for n in (1, 3, 7)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("mode", list(onward.ExecutionMode))
 def test_many_threads_call_one_divided_model(mode: onward.ExecutionMode) -> None:
     options = onward.SessionOptions(intra_op_num_threads=1, execution_mode=mode)

@@ -44,6 +44,7 @@ def test_default_parameters_match_a_session(make: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(loop.parameters[name], array)
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize("name", CASES)
 def test_a_default_export_of_torch_is_trained_as_by_a_session(name: str, tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ def test_initializers_that_are_listed_as_inputs_are_parameters(tmp_path: Path) -
     assert sorted(loop.parameters) == sorted(plain.parameters)
 
 
+@pytest.mark.integration
 def test_ambiguous_optimized_export_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = exported(Recurrent(), torch.randn(2, 5, 3))
     caplog.clear()

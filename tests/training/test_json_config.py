@@ -74,6 +74,7 @@ def test_the_fallback_policy_has_effect(tmp_path: Path) -> None:
         load({"FallbackPolicy": ["FALLBACK_DISABLE"]}, tmp_path, Refused())(x)
 
 
+@pytest.mark.integration
 def test_debug_options_have_effect(tmp_path: Path) -> None:
     debug = {"LogLevel": "VERBOSE", "SaveONNX": True, "ONNXPrefix": "net"}
     module = load({"DebugOptions": debug | {"SaveONNXPath": str(tmp_path)}}, tmp_path)

@@ -125,6 +125,7 @@ def test_a_limit_is_a_number_of_seconds(seconds: float) -> None:
         session(run_timeout=seconds).run(None, X)
 
 
+@pytest.mark.integration
 def test_run_options_are_released_after_their_run() -> None:
     quick, options = session(), RunOptions()
     for _ in range(20):

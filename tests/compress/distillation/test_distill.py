@@ -49,12 +49,14 @@ def test_training_that_made_it_worse_is_reported() -> None:
     assert not report.helped and "training made it worse" in str(report)
 
 
+@pytest.mark.integration
 def test_cache_on_disk_needs_no_teacher_in_a_later_call(tmp_path: Path) -> None:
     train(mlp(8, 1), cache=tmp_path, batch=16)
     later = train(mlp(4, 2), cache=tmp_path, batch=16)
     assert sum(later.details["teacher_runs"]) == 0
 
 
+@pytest.mark.integration
 def test_same_seed_gives_the_same_student() -> None:
     a, b = (train(mlp(8, 1), steps=10).model.graph.initializers for _ in range(2))
     assert all(np.array_equal(a[n].const_value.numpy(), b[n].const_value.numpy()) for n in a)
@@ -97,6 +99,7 @@ def test_projection_of_channels() -> None:
     assert report.model.graph.initializers.keys() <= student.graph.initializers.keys()
 
 
+@pytest.mark.integration
 def test_attention_relations_of_different_widths() -> None:
     def encoder(width: int, seed: int) -> ir.Model:
         return onward.new_model(
@@ -163,6 +166,7 @@ def test_logits_before_a_softmax_are_compared() -> None:
     assert [v.name for v in report.model.graph.outputs] == ["class", "size"]
 
 
+@pytest.mark.integration
 def test_standardized_logits_learn_from_a_teacher_of_another_scale() -> None:
     op = OpBuilder()
     w = (1000 * RNG.normal(size=(6, 4))).astype(np.float32)

@@ -51,6 +51,7 @@ def batches() -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("own", "theirs"),
     [

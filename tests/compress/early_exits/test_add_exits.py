@@ -96,6 +96,7 @@ def test_rows_that_go_on_are_unchanged(thresholds: float, criterion: str) -> Non
         assert (taken == (1 if thresholds > 1 else 0)).all()
 
 
+@pytest.mark.integration
 def test_several_exits_and_values_that_shapes_are_computed_from() -> None:
     model = token_model()
     made = add_exits(model, ["later", "inner"], seed=1).model
@@ -121,6 +122,7 @@ def test_a_fixed_batch_of_one(final: str) -> None:
     assert y.shape == (1, 4) and (not final or np.isclose(y.sum(), 1))
 
 
+@pytest.mark.integration
 def test_heads_learn_the_networks_answers_without_labels() -> None:
     """The class is the sign of a channel, which the exit can see."""
     op = OpBuilder()
@@ -146,6 +148,7 @@ def test_heads_learn_the_networks_answers_without_labels() -> None:
     assert again.details["thresholds"] == report.details["thresholds"]
 
 
+@pytest.mark.integration
 def test_training_together_is_kept_only_if_it_saves_more() -> None:
     model = image_model()
     x = feeds_of(model, 64)["x"]
@@ -166,6 +169,7 @@ def test_training_together_is_kept_only_if_it_saves_more() -> None:
     assert same != report.details["trained_together"]
 
 
+@pytest.mark.integration
 def test_an_exit_that_never_knows_leaves_nobody() -> None:
     """The answer comes from an input that the exit does not see."""
     op = OpBuilder()

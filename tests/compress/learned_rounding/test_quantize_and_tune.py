@@ -47,6 +47,7 @@ def run_small(tune: Any, **settings: Any) -> Any:
     return quantize(MODEL, ROWS, tune=tune, **given)
 
 
+@pytest.mark.integration
 def test_learned_weights_are_in_the_file(tmp_path: Path) -> None:
     reports = [run_small(None), run_small(Tune(steps=80, data=MORE, learning_rate=0.02))]
     errors = []
@@ -99,6 +100,7 @@ def test_other_formats_are_not_carried_over() -> None:
     assert tensors(carry_over(two, four)) == tensors(four)
 
 
+@pytest.mark.integration
 def test_a_budget_that_tuning_misses_is_kept_with_more_bits() -> None:
     report = run_small(Tune(steps=20, data=MORE), drop=0.04)
     assert report.helped and report.after.quality.similarity >= 0.96
@@ -106,6 +108,7 @@ def test_a_budget_that_tuning_misses_is_kept_with_more_bits() -> None:
     assert report.details["learned_rounding"]  # of the weight that stays in 2 bits
 
 
+@pytest.mark.integration
 def test_report_says_which_weights_lost_what_was_learned() -> None:
     wide, some, none = (
         run_small(Tune(steps=20, data=MORE), drop=drop) for drop in (0.9, 0.04, 0.0005)
@@ -118,6 +121,7 @@ def test_report_says_which_weights_lost_what_was_learned() -> None:
     assert "weights of 2 bits are off" not in str(none)  # it has none
 
 
+@pytest.mark.integration
 def test_model_before_tuning_is_kept_if_it_alone_is_within_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,6 +137,7 @@ def test_model_before_tuning_is_kept_if_it_alone_is_within_the_budget(
     assert "the model before tuning is kept: on the data of the budget" in str(report)
 
 
+@pytest.mark.integration
 def test_steps_that_are_not_finite_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: Any) -> Any:
         raise NotFinite("the gradients of 20 steps in a row are not finite\ngive a lower rate")

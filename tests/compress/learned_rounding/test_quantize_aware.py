@@ -16,6 +16,7 @@ from tests.compress.learned_rounding.small_models import X, mlp, random, run
 FORMATS = [(8, 16, "INT8", 21), (4, 0, "INT4", 21), (4, 16, "INT4", 21), (2, 16, "INT2", 25)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("bits", "block", "kind", "opset"), FORMATS)
 def test_the_export_gives_what_was_trained(bits: int, block: int, kind: str, opset: int) -> None:
     aware = quantize_aware(mlp(), bits=bits, block=block)

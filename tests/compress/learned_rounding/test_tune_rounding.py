@@ -120,6 +120,7 @@ def fixed_batch() -> ir.Model:
     return op.model(y=op.MatMul(flat, op.initializer("w", random(256, 4, seed=2) / 16)))
 
 
+@pytest.mark.integration
 def test_a_model_of_one_row_learns_from_larger_batches() -> None:
     model = fixed_batch()
     data = {"x": random(96, 1, 8, 8, seed=7)}

@@ -142,6 +142,7 @@ def test_layers_that_matter_least_become_the_identity() -> None:
     assert report.after.quality is not None and report.after.quality.similarity > 0.999
 
 
+@pytest.mark.integration
 def test_tuning_recovers_and_the_better_model_stays(tmp_path: Path) -> None:
     rows = make_rows(128)
     cut = prune(make_mlp(), rows, keep=0.5)

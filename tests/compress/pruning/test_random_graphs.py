@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def add_attention(op: Net, x: ir.Value, width: int, size: int, *, heads_first: b
     return op.Add(op.MatMul(h, op.weight(2 * size, width)), x)
 
 
+@pytest.mark.integration
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from(IMAGES), st.integers(2, 5)), min_size=1, max_size=5),
@@ -91,6 +93,7 @@ def test_random_image_networks(layers: list[tuple[str, int]], seed: int) -> None
     check_law(op.finish(y), seed, {"batch": 2})
 
 
+@pytest.mark.integration
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.sampled_from(SEQUENCES), st.integers(2, 6)), min_size=1, max_size=5),

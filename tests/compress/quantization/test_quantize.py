@@ -159,6 +159,7 @@ def test_a_large_model_is_not_opened_in_float(
     assert "speed and quality were not measured" in report.notes[-1]
 
 
+@pytest.mark.integration
 def test_the_memory_of_sessions_is_measured(rows: dict[str, Any], tmp_path: Path) -> None:
     large = np.ones((512, 1024), np.float32) / 512
     wide = np.tile(WEIGHTS[0], (1, 8)).astype(np.float32)

@@ -126,6 +126,7 @@ def test_both_processes_have_the_same_weights(found: list[dict[str, Any]]) -> No
             assert tensor.tobytes() == other.tobytes(), name
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", [*COMPRESSIONS, LocalSGD(every=8), DiLoCo(every=8)], ids=repr)
 def test_the_loss_is_nearly_that_of_uncompressed_gradients(
     found: list[dict[str, Any]], kind: Any

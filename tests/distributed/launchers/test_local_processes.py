@@ -42,6 +42,7 @@ def start(workers: Workers) -> Iterator[Start]:
         yield submit
 
 
+@pytest.mark.integration
 def test_processes_get_ranks_variables_and_their_arguments_unchanged(
     workers: Workers, start: Start, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_recomputation_keeps_fewer_bytes() -> None:
     assert recomputed < costs.activations(128)
 
 
+@pytest.mark.integration
 def test_attention_has_sizes_everywhere() -> None:
     program = compile_classifier_of_tokens()
     costs = measure_costs(program, {"time": 16})

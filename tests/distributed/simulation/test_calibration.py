@@ -34,6 +34,7 @@ def measured(link: Link, ranks: int, buckets: tuple[int, ...], compute: float) -
     return StepMeasurement(ranks=ranks, seconds=step.seconds, buckets=buckets)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("latency", "bandwidth"), [(2e-4, 1e9), (2e-3, 2e8)])
 def test_a_known_link_is_found(latency: float, bandwidth: float) -> None:
     link = Link(latency=latency, bandwidth=bandwidth)

@@ -114,6 +114,7 @@ CASES = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("sized", [True, False], ids=["sizes known", "rows unknown"])
 @pytest.mark.parametrize(
     ("operator", "feeds", "attributes"), CASES, ids=[f"{c[0]} {i}" for i, c in enumerate(CASES)]

@@ -43,6 +43,7 @@ def weighty(seed: int = 0) -> Any:
 # -- plan and measurement -----------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @linux
 def test_plan_for_sizes_agrees_with_measurement(tmp_path: Path) -> None:
     onward.save(wide("rows"), tmp_path / "m.onnx")
@@ -54,6 +55,7 @@ def test_plan_for_sizes_agrees_with_measurement(tmp_path: Path) -> None:
     assert [moment.op_type for moment in plan.timeline[:2]] == ["Exp", "Neg"]
 
 
+@pytest.mark.integration
 @linux
 def test_session_plans_for_sizes_and_for_feeds() -> None:
     session = onward.InferenceSession(wide("rows"), providers=[CPU])
@@ -228,6 +230,7 @@ def test_shrink_arena_returns_memory() -> None:
 # -- sharing ------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_shared_memory_holds_equal_weights_once_while_used() -> None:
     shared = onward.SharedMemory()
     options = onward.SessionOptions(shared=shared)
@@ -245,6 +248,7 @@ def test_shared_memory_holds_equal_weights_once_while_used() -> None:
     assert other.run(None, feeds)[0].shape == (2, 1024)
 
 
+@pytest.mark.integration
 @linux
 def test_sessions_with_shared_memory_take_less(tmp_path: Path) -> None:
     onward.save(weighty(), tmp_path / "m.onnx")

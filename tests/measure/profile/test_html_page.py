@@ -90,6 +90,7 @@ def opened(page: Path, folder: Path, *more: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.integration
 def test_the_page_opens_in_a_browser(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "profile.html"
     profile.save_page(path)
@@ -109,6 +110,7 @@ def test_the_page_opens_in_a_browser(profile: Profile, tmp_path: Path) -> None:
     assert page.scripts == 3 and page.images == 0  # a name made no element
 
 
+@pytest.mark.integration
 def test_the_page_works_on_a_phone_in_dark_mode(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "profile.html"
     profile.save_page(path)
@@ -118,6 +120,7 @@ def test_the_page_works_on_a_phone_in_dark_mode(profile: Profile, tmp_path: Path
     assert page.root.get("data-error") is None and page.root.get("data-drawn") == "yes"
 
 
+@pytest.mark.integration
 def test_script_errors_fail_the_test(profile: Profile, tmp_path: Path) -> None:
     """The test above can fail: a page whose data lacks something says so."""
     data: dict[str, Any] = {**profile.to_json(), "memory": None, "timeline": []}

@@ -71,6 +71,7 @@ def test_the_cache_is_not_larger_than_the_memory() -> None:
     assert 0 <= last_cache_bytes() < 1 << 33
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize(
     "provider", ["CPUExecutionProvider", "TorchExecutionProvider", "ReferenceExecutionProvider"]

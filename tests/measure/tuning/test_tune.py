@@ -261,6 +261,7 @@ def test_onnxruntime_is_the_default_if_all_candidates_fail(race: Any) -> None:
 # -- results --------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     first = tuning.tune(path, FEEDS, options)
@@ -275,6 +276,7 @@ def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> N
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
+@pytest.mark.integration
 def test_a_damaged_result_is_measured_again(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     tuning.tune(path, FEEDS, options)
@@ -344,6 +346,7 @@ def test_every_way_of_running_works_on_auto(measured: Any) -> None:
     np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], FEEDS["x"] * 2)
 
 
+@pytest.mark.integration
 def test_auto_measures_for_real(path: Path, tmp_path: Path) -> None:
     given = {**QUICK, "folder": str(tmp_path / "kept")}
     session = onward.InferenceSession(path, providers=[("auto", given)])

@@ -78,6 +78,7 @@ def test_other_providers_are_refused(asked: list[str], named: str) -> None:
         tuning.training_engines(TuningOptions(providers=asked))
 
 
+@pytest.mark.integration
 def test_devices_of_torch_are_asked_for_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     import torch

@@ -143,6 +143,7 @@ def optimized() -> onnx.ModelProto:
     return exported(Normed(), torch.randn(2, 3, 4), optimize=True)
 
 
+@pytest.mark.integration
 def test_parameters_merged_by_the_newer_exporter_have_separate_gradients(
     optimized: onnx.ModelProto,
 ) -> None:

@@ -111,6 +111,7 @@ class Normed(nn.Sequential):
         super().__init__(nn.Conv2d(2, 3, 1, bias=False), nn.BatchNorm2d(3), nn.Flatten())
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize(
     ("module", "shape", "said"),

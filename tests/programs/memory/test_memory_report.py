@@ -79,6 +79,7 @@ def test_saved_programs_have_no_report(tmp_path: Any) -> None:
         onward.memory_report(loaded)
 
 
+@pytest.mark.integration
 def test_report_counts_the_graph_that_onnxruntime_runs() -> None:
     """It runs a Gelu and its gradient in pieces, whose values wait in addition."""
     given = (transformer(16), losses.CrossEntropy(), optimizers.SGD(lr=0.1), {"outputs": []})

@@ -64,6 +64,7 @@ def test_losses_and_parameters_are_the_same(memory: Memory, engine: str) -> None
         np.testing.assert_allclose(trained[name], value, atol=1e-6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("engine", ENGINES)
 def test_open_batch_trains_with_any_size(engine: str) -> None:
     memory = Memory(budget="60%")
@@ -73,18 +74,21 @@ def test_open_batch_trains_with_any_size(engine: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("share", "text"), [(0.8, "80%"), (0.6, "60%")])
 def test_budget_bounds_the_peak(share: float, text: str) -> None:
     unlimited = peak(build(transformer(16), None))
     assert peak(build(transformer(16), Memory(budget=text))) <= share * unlimited + 64
 
 
+@pytest.mark.integration
 def test_budget_in_bytes_bounds_the_peak() -> None:
     unlimited = peak(build(transformer(16), None))
     budget = int(0.7 * unlimited)
     assert peak(build(transformer(16), Memory(budget=budget))) <= budget + 64
 
 
+@pytest.mark.integration
 def test_levels_take_less_memory_each() -> None:
     levels = [peak(build(transformer(16), Memory(level=level))) for level in (0, 1, 2)]
     assert levels[0] > levels[1] > levels[2]
@@ -108,6 +112,7 @@ def test_plan_repeats_the_named_values() -> None:
     assert again.count("Gelu") == 2 and set(again) == {"Gelu"}
 
 
+@pytest.mark.integration
 def test_level_0_without_a_plan_repeats_nothing() -> None:
     plain, same = build(transformer(), None), build(transformer(), Memory(level=0))
     assert len(drop_unused(plain.train).graph) == len(same.train.graph)
@@ -125,6 +130,7 @@ def test_too_small_budget_names_the_smallest() -> None:
         build(transformer(), Memory(budget=1000))
 
 
+@pytest.mark.integration
 def test_budget_in_bytes_needs_sizes() -> None:
     with pytest.raises(OptionError, match="needs the sizes of open dimensions: 'batch'"):
         build(transformer("batch"), Memory(budget="1MiB"))
@@ -136,6 +142,7 @@ def test_plan_refuses_unknown_names() -> None:
         build(transformer(), Memory(plan=["nothing"]))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("engine", ENGINES)
 def test_forward_and_backward_run_separately(engine: str) -> None:
     feeds = transformer_feeds()

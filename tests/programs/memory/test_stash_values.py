@@ -38,6 +38,7 @@ def test_8_bits_are_within_half_a_step(engine: str, shape: tuple[int, int]) -> N
     assert not zeros.any()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("engine", ENGINES)
 def test_training_with_8_bit_activations_follows_the_exact_one(engine: str) -> None:
     feeds = transformer_feeds(16)
@@ -55,6 +56,7 @@ def test_offloaded_activations_are_exact(engine: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.integration
 def test_report_counts_stashed_and_offloaded_values() -> None:
     plain = memory_report(build(transformer(64), None))
     for memory in (Memory(stash="int8"), Memory(offload=True)):

@@ -282,6 +282,7 @@ def test_a_gpu_multiplies_in_8_bits() -> None:
     assert ours[-10:].mean() == pytest.approx(theirs[-10:].mean(), rel=0.05)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_exported_attention_trains_near_bfloat16(dynamo: bool) -> None:
     module, batch = make("attention")

@@ -50,6 +50,7 @@ def assert_near_autocast(name: str, **exporter: bool) -> None:
     assert not np.array_equal(ours, exact) and ours[-1] < 0.8 * ours[0]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", INPUTS)
 def test_bfloat16_is_as_near_to_float32_as_autocast(name: str) -> None:
     assert_near_autocast(name)

@@ -64,6 +64,7 @@ def by_token() -> tuple[onward.TrainingSession, onward.TrainingSession]:
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 
 
+@pytest.mark.integration
 @settings(max_examples=30, deadline=None)
 @given(mask=hnp.arrays(np.int64, SHAPES, elements=st.integers(0, 1)), seed=st.integers(0, 99))
 def test_gradients_are_those_of_all_tokens_for_any_mask(
@@ -141,6 +142,7 @@ def test_padding_that_is_read_is_not_left_out() -> None:
     assert "padding is not left out: ReduceMean" in packed.describe_sparsity()
 
 
+@pytest.mark.integration
 def test_feeds_of_another_length_are_refused() -> None:
     packed = session(transformer("first"), loss_of("first"), "auto")
     feeds = feeds_of(lengths(6, 2, 3))
@@ -148,6 +150,7 @@ def test_feeds_of_another_length_are_refused() -> None:
         packed.step({**feeds, "ids": feeds["ids"][:, :4]})
 
 
+@pytest.mark.integration
 def test_a_saved_program_leaves_out_padding(tmp_path: Any) -> None:
     model, options = transformer("first", dtype=np.float64), {"sparsity": "auto"}
     program = onward.compile_training(model, loss_of("first"), optimizers.SGD(lr=0.1), options)

@@ -68,6 +68,7 @@ def test_fused_attention_matches_the_body(name: str) -> None:
     torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(

@@ -411,6 +411,7 @@ def transformer_block() -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.integration
 def test_a_transformer_block_compiles_to_one_graph_for_all_batches_and_lengths() -> None:
     model = transformer_block()
     module, graphs = compiled(lowered(model))

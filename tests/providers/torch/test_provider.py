@@ -102,6 +102,7 @@ def test_threads_are_set() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize("run", ["session.run(None, {'x': np.ones(4, np.float32)});", ""])
 def test_the_eager_provider_does_not_load_the_compiler(run: str, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def status(found: Explanation) -> dict[str, str]:
     return {row.path: row.status for row in found.submodules}
 
 
+@pytest.mark.integration
 def test_convolutional_network_is_captured_and_left_as_it_was() -> None:
     module = convolutional()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -104,6 +105,7 @@ def test_convolutional_network_is_captured_and_left_as_it_was() -> None:
     assert found.bytes_of("buffer") == 4 * 2 + 4 * 2 + 8
 
 
+@pytest.mark.integration
 def test_program_of_a_transformer_block_is_described(block: Explanation) -> None:
     [program] = block.programs
     assert program.engine == "onnxruntime"

@@ -39,6 +39,7 @@ def test_a_container_is_indexed_and_iterated() -> None:
         len(onward.Module(nn.Linear(1, 1)))
 
 
+@pytest.mark.integration
 def test_copies_train_separately(wrapped: onward.Module) -> None:
     for copied in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
         assert type(copied) is onward.Module and copied.options == wrapped.options
@@ -93,6 +94,7 @@ def test_no_gradients_where_none_are_recorded(wrapped: onward.Module) -> None:
     assert wrapped(x).requires_grad
 
 
+@pytest.mark.integration
 def test_parameters_are_frozen_and_released_during_training() -> None:
     module, net = onward.Module(make_net()), make_net()
     for requires in (True, False, True):
@@ -140,6 +142,7 @@ def test_hooks_of_parameters_and_of_the_module_run_in_every_call() -> None:
         assert sorted(calls[2:]) == ["backward", "gradient"]
 
 
+@pytest.mark.integration
 def test_a_submodule_with_hooks_runs_in_pytorch() -> None:
     inner = nn.Sequential(make_net(), nn.Linear(3, 4))
     module = onward.Module(nn.Sequential(inner, make_net(seed=2)))

@@ -68,6 +68,7 @@ def test_copies_capture_again(copied: Any) -> None:
     assert other.state_dict().keys() == {"layer.weight", "layer.bias"}
 
 
+@pytest.mark.integration
 def test_a_new_value_of_an_attribute_captures_again() -> None:
     net = Net()
     module = ORTModule(net)
@@ -103,6 +104,7 @@ def test_names_that_collide_are_logged(caplog: pytest.LogCaptureFixture) -> None
     ]
 
 
+@pytest.mark.integration
 def test_graphs_of_both_modes_are_written_and_read(tmp_path: Path) -> None:
     module = ORTModule(
         Net(), DebugOptions(save_onnx=True, onnx_prefix="net", save_path=str(tmp_path))
@@ -133,6 +135,7 @@ def test_arguments_of_the_exporter_are_refused() -> None:
         module(X)
 
 
+@pytest.mark.integration
 def test_constants_are_named_at_level_info() -> None:
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor, how: str) -> torch.Tensor:

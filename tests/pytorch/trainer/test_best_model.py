@@ -67,6 +67,7 @@ def test_best_model_is_loaded_at_the_end(
         np.testing.assert_array_equal(trainer.session.parameters[name], tensor.numpy())
 
 
+@pytest.mark.integration
 def test_best_weights_of_a_model_of_transformers_are_read_from_its_folder(tmp_path: Path) -> None:
     def run(only_model: bool) -> Any:
         settings = settings_for(
@@ -94,11 +95,13 @@ def test_best_checkpoint_outlives_the_limit(tmp_path: Path) -> None:
     assert state["best_model_checkpoint"] == str(tmp_path / "checkpoint-2")
 
 
+@pytest.mark.integration
 def test_limit_of_one_leaves_the_best_checkpoint_alone(tmp_path: Path) -> None:
     trainer_with(tmp_path, [0.5, 0.9, 0.1, 0.2], save_total_limit=1).train()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
 
 
+@pytest.mark.integration
 def test_resumed_run_keeps_its_best_model(tmp_path: Path) -> None:
     stopped = trainer_with(tmp_path, [0.9, 0.5])
     stopped._callbacks._callbacks.append(Recorder(last=4))
@@ -110,6 +113,7 @@ def test_resumed_run_keeps_its_best_model(tmp_path: Path) -> None:
     assert torch.equal(resumed.model.state_dict()["head.weight"], saved["head.weight"])
 
 
+@pytest.mark.integration
 def test_strategy_best_saves_what_is_better(tmp_path: Path) -> None:
     trainer_with(tmp_path, [0.5, 0.4, 0.9, 0.1], save_strategy="best").train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-6"]
@@ -121,6 +125,7 @@ def test_strategy_best_saves_what_is_better(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "epochs").iterdir()] == ["checkpoint-5"]
 
 
+@pytest.mark.integration
 def test_early_stopping_of_transformers_reads_the_best_metric(tmp_path: Path) -> None:
     trainer = trainer_with(tmp_path, [0.5, 0.9, 0.1, 0.2])
     stopping = transformers.EarlyStoppingCallback(early_stopping_patience=1)
@@ -175,6 +180,7 @@ def test_best_model_is_that_of_transformers(tmp_path: Path) -> None:
 # -- label smoothing
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name, changed",
     [
@@ -191,6 +197,7 @@ def test_smoothed_losses_are_those_of_transformers(
     assert ours.evaluate()["eval_loss"] == pytest.approx(theirs.evaluate()["eval_loss"], abs=1e-5)
 
 
+@pytest.mark.integration
 def test_smoothed_loss_of_a_module_is_that_of_torch(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Classifier()
@@ -232,6 +239,7 @@ class Stream(IterableDataset[Any]):
         return iter(self.listed)
 
 
+@pytest.mark.integration
 def test_stream_is_trained_as_by_transformers(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, max_steps=8)  # 22 rows: 6 batches, so it begins again
     theirs = transformers.Trainer(
@@ -251,6 +259,7 @@ def test_stream_is_trained_as_by_transformers(tmp_path: Path) -> None:
     assert stream_loss["eval_loss"] == pytest.approx(listed.evaluate()["eval_loss"])
 
 
+@pytest.mark.integration
 def test_resumed_stream_continues_in_its_epoch(tmp_path: Path) -> None:
     def make(folder: Path) -> Trainer:
         torch.manual_seed(0)

@@ -68,6 +68,7 @@ class Recorder:
         self.events.append("loss" if "loss" in logs else "other")
 
 
+@pytest.mark.integration
 def test_a_module_of_torch_is_trained_evaluated_and_saved(tmp_path: Path) -> None:
     def accuracy(found: Any) -> dict[str, float]:
         logits, labels = found
@@ -122,6 +123,7 @@ def test_callbacks_are_called_and_may_stop_the_run(tmp_path: Path) -> None:
     assert recorder.events == ["begin", "loss", "other"]
 
 
+@pytest.mark.integration
 def test_batches_that_are_left_at_the_end_of_an_epoch_make_an_update(tmp_path: Path) -> None:
     trainer = make(tmp_path, max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=2)
     assert trainer.train().global_step == 6  # 5 batches of 4 rows: 3 updates in each epoch

@@ -14,6 +14,7 @@ from onward.runner.callbacks.sample_text import generate
 CONTEXT = 8
 
 
+@pytest.mark.integration
 def test_a_sample_may_be_longer_than_the_model_has_positions(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("hold on. " * 12)

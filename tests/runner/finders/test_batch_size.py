@@ -31,6 +31,7 @@ def batch(size: int) -> dict[str, Any]:
     return {"x": np.ones((size, 256), np.float32), "target": np.ones((size, 8), np.float32)}
 
 
+@pytest.mark.integration
 def test_a_size_that_does_not_fit_ends_only_the_search() -> None:
     search = find_batch_size(
         program(),

@@ -91,6 +91,7 @@ def test_exported_layers_have_adapters(exporter: str) -> None:
     assert len(add_lora(model, 2, [str(nodes[-1])]).pairs) == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("exporter", EXPORTERS[:2])
 def test_projections_of_an_attention_are_found_by_their_names_in_torch(exporter: str) -> None:
     adapted = add_lora(model_of(exporter), 2, ["q.weight", "v.*"])

@@ -229,6 +229,7 @@ def test_stored_tokenizer_is_served(tokenizer: str, reviews: Path) -> None:
     assert feeds["mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
+@pytest.mark.integration
 def test_run_of_a_text_classifier_learns(tmp_path: Path, tokenizer: str, reviews: Path) -> None:
     run = onward.train(
         bert(), reviews, tokenizer=tokenizer, runs=str(tmp_path / "runs"), epochs=30,

@@ -45,6 +45,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return write_report(folder, make_facts((EVIL, *"123456789")))
 
 
+@pytest.mark.integration
 def test_report_is_drawn_and_answers(report: Path, tmp_path: Path) -> None:
     page = open_page(_acted(report, tmp_path), tmp_path / "browser")
     assert not page.console
@@ -60,6 +61,7 @@ def test_report_is_drawn_and_answers(report: Path, tmp_path: Path) -> None:
         assert f"&quot;{words}&quot;:true" in page.dom
 
 
+@pytest.mark.integration
 def test_report_fits_a_phone_in_dark_mode(report: Path, tmp_path: Path) -> None:
     settings = ("--window-size=500,900", "--blink-settings=preferredColorScheme=0")
     page = open_page(_acted(report, tmp_path), tmp_path / "browser", *settings)
@@ -85,6 +87,7 @@ def test_page_needs_no_network(report: Path) -> None:
     assert "default-src 'none'" in text and "@import" not in text
 
 
+@pytest.mark.integration
 def test_comparison_page_opens(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", "slow", speed=0.5)
     make_run(tmp_path / "runs", "fast <b>", config="epochs = 9\n")

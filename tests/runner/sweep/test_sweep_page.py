@@ -50,6 +50,7 @@ def test_page_holds_its_data_and_escapes_names() -> None:
     assert not re.search(r"""(src|href)=["']http|@import""", page)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(BROWSER is None, reason="needs a browser")
 def test_page_draws_without_an_error(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(render_sweep(result(), SPACE))

@@ -23,6 +23,7 @@ def sweep(folder: Path, fake: str, **options: Any) -> SweepResult:
     return onward.sweep("m.onnx", folder=folder / "s", run_trial=run_trial, **given)
 
 
+@pytest.mark.integration
 def test_processes_divide_the_cores_and_a_crash_is_a_failed_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,6 +35,7 @@ def test_processes_divide_the_cores_and_a_crash_is_a_failed_trial(
     assert os.getpid() not in {row.numbers["process"] for row in result.rows if row.numbers}
 
 
+@pytest.mark.integration
 def test_ctrl_c_stops_all_processes_and_queues_their_trials(tmp_path: Path) -> None:
     watching = threading.Event()
 

@@ -250,6 +250,7 @@ def test_the_client_may_send_again_what_was_received() -> None:
     assert peer.error() == h2.FLOW_CONTROL_ERROR
 
 
+@pytest.mark.integration
 def test_pings_are_answered_unless_the_answers_are_not_read() -> None:
     peer = Peer()
     peer.frame(h2.PING, 0, 0, b"12345678")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
+import pytest
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
@@ -41,6 +42,7 @@ async def _drive(request: Request) -> HTMLResponse:
     return HTMLResponse(DRIVER.replace("MODEL", request.query_params["model"]))
 
 
+@pytest.mark.integration
 def test_the_form_of_a_model_sends_a_request_that_it_accepts(tmp_path: Path) -> None:
     with running(extra_routes=[Route("/drive", _drive)]) as server:
         address = f"http://127.0.0.1:{server.port}"

@@ -365,6 +365,7 @@ def test_too_many_connections_are_refused() -> None:
         assert read_answer(one)[0] == 200
 
 
+@pytest.mark.integration
 def test_a_client_that_does_not_read_is_ended() -> None:
     with running(keep_alive=60) as server, server.socket() as stream:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

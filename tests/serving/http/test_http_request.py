@@ -182,6 +182,7 @@ _JSON = st.recursive(
 _KEYS = ["id", "parameters", "inputs", "outputs", "name", "shape", "datatype", "data"]
 
 
+@pytest.mark.integration
 @settings(max_examples=150, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(_KEYS), _JSON), st.dictionaries(st.sampled_from(_KEYS), _JSON)

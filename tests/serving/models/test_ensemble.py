@@ -230,6 +230,7 @@ ensemble_scheduling { step [
 """
 
 
+@pytest.mark.integration
 def test_an_ensemble_follows_its_parts(tmp_path: Path) -> None:
     write_model(tmp_path / "a/1/model.onnx", scale_model(2))
     write_model(tmp_path / "b/1/model.onnx", scale_model(3))

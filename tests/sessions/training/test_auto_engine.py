@@ -70,6 +70,7 @@ def same(one: TrainingSession, other: TrainingSession) -> None:
 # -- for real -------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_engines_are_measured_once_and_the_result_is_cached(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

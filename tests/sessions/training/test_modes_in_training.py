@@ -64,6 +64,7 @@ def data(count: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("frozen", [False, True])
 def test_batch_norm_matches_torch_and_exports(net: Net, frozen: bool, tmp_path: Path) -> None:
     model = exported(net)

@@ -45,6 +45,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.integration
 def test_a_plain_onnxruntime_session_runs_while_others_train(tmp_path: Path) -> None:
     onward.save(classifier(), tmp_path / "classifier.onnx")
     make(tmp_path)

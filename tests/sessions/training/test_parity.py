@@ -177,6 +177,7 @@ def compare(
         np.testing.assert_allclose(found, expected, atol=tolerance, rtol=tolerance, err_msg=name)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_training_with_computed_shapes_matches_torch(dynamic: bool) -> None:
     """As torch's older exporter writes attention: ranks show when shapes are folded."""

@@ -58,6 +58,7 @@ def test_engines_agree(name: str) -> None:
         np.testing.assert_allclose(a, b, rtol=0.05, atol=1e-3 * np.abs(a).max())
 
 
+@pytest.mark.integration
 def test_inductor_rounds_as_torch_does(caplog: pytest.LogCaptureFixture) -> None:
     one, other = (trained(opened(OPTIMIZERS["AdamW"], each), 6) for each in (TORCH, INDUCTOR))
     found = slots_of(other)

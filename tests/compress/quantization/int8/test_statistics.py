@@ -67,6 +67,7 @@ def test_nan_in_the_data_names_the_batch() -> None:
         measure_bounds(model, ["x"], data)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ranges", ["minmax", "percentile"])
 def test_memory_does_not_grow_with_the_number_of_batches(ranges: Any) -> None:
     model, rows = two_layers(), 4096

@@ -239,6 +239,7 @@ def test_network_of_calls_matches_its_bodies() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
 @pytest.mark.parametrize(
     "symbolic", ["the batch", pytest.param("every size", marks=pytest.mark.slow)]

@@ -166,6 +166,7 @@ def test_every_host_operator_has_a_case() -> None:
     assert {operator for _, operator in host} == tried | elsewhere
 
 
+@pytest.mark.integration
 def test_symbols_give_the_same_numbers_in_one_graph() -> None:
     """Each case that decides nothing by a size, on sizes other than those it was traced on."""
     decided = {"and", "or", "xor", "not", "where of numbers", "cast to bool and back"}

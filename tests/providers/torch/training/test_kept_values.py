@@ -44,6 +44,7 @@ def build(memory: Memory | None, provider: TorchProvider | None) -> Program:
     return build_program(transformer(16, biased=False), loss, optimizer, options, engine=engine)
 
 
+@pytest.mark.integration
 def test_masks_and_fused_scores_are_not_kept(provider: TorchProvider) -> None:
     program = build(None, provider)
     masks = {str(call.outputs[0].name) for call in calls(program.train.graph, DROPOUT_MASK)}
@@ -70,6 +71,7 @@ def test_the_fused_loss_survives_the_memory_option(memory: Memory, provider: Tor
     assert [node.op_type for node in train.graph].count("LinearCrossEntropy") == 1
 
 
+@pytest.mark.integration
 def test_budgets_are_shares_of_what_the_engine_keeps(provider: TorchProvider) -> None:
     report = onward.memory_report(build(Memory(budget="60%"), provider))
     assert report.activations.peak <= 0.6 * report.unlimited.peak

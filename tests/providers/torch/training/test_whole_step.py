@@ -62,6 +62,7 @@ def train(engine: TorchTraining, scale: float = 1.0, spoiled: int = -1) -> list[
     return seen
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_the_whole_step_equals_separate_functions(case: str) -> None:
     scale = CASES[case].get("loss_scale", 1.0)
@@ -71,6 +72,7 @@ def test_the_whole_step_equals_separate_functions(case: str) -> None:
         np.testing.assert_allclose(one.store.read(name), other.store.read(name), atol=1e-6)
 
 
+@pytest.mark.integration
 def test_whole_steps_and_accumulated_ones_mix() -> None:
     one, other = opened(whole=False), opened(whole=True)
     first, second, third = batches(3)

@@ -157,6 +157,7 @@ def check_drawn(page: OpenedPage) -> None:
     assert "p99" in page.dom and "model-17-with-a-name" in page.dom
 
 
+@pytest.mark.integration
 def test_page_draws_twenty_models_and_sends_a_request(
     core: FakeCore, figures: LiveFigures, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_page_draws_twenty_models_and_sends_a_request(
     assert re.search(r"200 in .*scores  FP32 \[1, 2\]\s+0.25,0.75", page.dom, re.S)
 
 
+@pytest.mark.integration
 def test_page_on_a_phone_sends_a_large_input(
     core: FakeCore, figures: LiveFigures, tmp_path: Path
 ) -> None:
@@ -181,6 +183,7 @@ def test_page_on_a_phone_sends_a_large_input(
     assert "150,528 in all" in page.dom
 
 
+@pytest.mark.integration
 def test_page_asks_for_a_key(core: FakeCore, figures: LiveFigures, tmp_path: Path) -> None:
     async def refuse(request: Request) -> Response:
         return JSONResponse({"error": "a key is missing"}, 401)
@@ -191,6 +194,7 @@ def test_page_asks_for_a_key(core: FakeCore, figures: LiveFigures, tmp_path: Pat
     assert re.search(r'id="key-card"(?! hidden)', page.dom)
 
 
+@pytest.mark.integration
 def test_script_errors_fail_the_tests_above(
     core: FakeCore, figures: LiveFigures, tmp_path: Path
 ) -> None:
