@@ -1,4 +1,4 @@
-"""onward bench: measure a model on several providers, in turns, or load a running server."""
+"""onward bench: measure a model on several providers, in turns, or load-test a running server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from onward.providers.choose import REFERENCE, available, install_hint
 from onward.providers.provider_text import NamedProvider
 from onward.sessions.feed_files import feeds_for
 
-_LOAD = "Load a server"  # the options' heading in the help
+_LOAD = "Load-test a server"  # the options' heading in the help
 
 
 def bench(
@@ -52,13 +52,17 @@ def bench(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Load this server instead: http://localhost:8000, or grpc://localhost:8001.",
+            help="Load-test this server instead: http://localhost:8000, or grpc://localhost:8001.",
             rich_help_panel=_LOAD,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--model", help="The server's model; its only one.", rich_help_panel=_LOAD),
+        typer.Option(
+            "--model",
+            help="Name of the model on the server. Default: its only model.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     requests: Annotated[
         Path | None,
@@ -91,7 +95,9 @@ def bench(
     connections: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Connections: 32; with --rate at most 512.", rich_help_panel=_LOAD
+            min=1,
+            help="Number of connections. Default: 32; with --rate: up to 512.",
+            rich_help_panel=_LOAD,
         ),
     ] = None,
     processes: Annotated[
@@ -101,7 +107,8 @@ def bench(
         float, typer.Option(min=0, help="Seconds that are not counted.", rich_help_panel=_LOAD)
     ] = 0.5,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds of one request.", rich_help_panel=_LOAD)
+        float,
+        typer.Option(min=0.001, help="Timeout of one request, in seconds.", rich_help_panel=_LOAD),
     ] = 30.0,
     header: Annotated[
         list[str] | None,
@@ -113,7 +120,7 @@ def bench(
     ] = None,
     as_json: arguments.Json = False,
 ) -> None:
-    """Measure a model on several providers, side by side, or load a running server.
+    """Measure a model on several providers, side by side, or load-test a running server.
 
     Each candidate runs in its own process, and they are measured in turns. Without --provider: all
     providers of this machine except the reference. `onnxruntime alone` is the stock package without
@@ -132,7 +139,10 @@ def bench(
     """
     if server is not None:
         if model is not None:
-            raise OptionError(f"--server has its own models: leave out {model}, or name --model")
+            raise OptionError(
+                f"MODEL and --server cannot be given together\n"
+                f"leave out {model}; choose a model of the server with --model NAME"
+            )
         flags = ServerFlags(
             url=server, model=name, requests=requests, shapes=shape or [], form=form, rate=rate,
             arrivals=arrivals, connections=connections, seconds=seconds, warm_up=warm_up,

@@ -117,9 +117,10 @@ class DiLoCoAverager:
         for name, each in own.items():
             found = state.get(name)
             if found is None or found.shape != tuple(each.shape):
-                given = "missing" if found is None else f"of {found.size} elements"
+                given = "no" if found is None else f"{found.size}"
                 raise CheckpointMismatch(
-                    f"DiLoCo's {name} is {given} in the checkpoint, not of {each.numel()}\n"
+                    f"the checkpoint does not fit: DiLoCo's {name} has {given} elements, this run "
+                    f"needs {each.numel()}\n"
                     "continue with the settings of DiLoCo and of the model that were saved"
                 )
         for name, each in own.items():

@@ -115,8 +115,8 @@ class DistributedTraining:
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
         if isinstance(self._way, LogicalShards):
             raise OptionError(
-                "run_forward does not compute logical shards one by one: its bits would depend on "
-                "the number of processes\ncall step, or open the session without logical_shards"
+                "run_forward does not support logical_shards: its results would depend on the "
+                "number of processes\ncall step, or open the session without logical_shards"
             )
         self._pass = self._start(feeds, draw, first=False)
         if self._pass is None:

@@ -33,13 +33,13 @@ def join_team(settings: Mapping[str, Any], parallel: Parallel | None = None) -> 
     if parallel is None and alone and not settings.get("logical_shards"):
         if settings.get("shard", 1) > 1:
             raise OptionError(
-                f"shard is {settings['shard']}, and there is one process\n"
-                f"start as many: --nproc {settings['shard']}, torchrun, mpirun or srun"
+                f"shard={settings['shard']} needs as many processes, but there is one\n"
+                f"start them: --nproc {settings['shard']}, torchrun, mpirun or srun"
             )
         return ALONE
     if parallel is None and size is None:
         raise OptionError(
-            "logical_shards needs the processes of a launcher, and this process has none\n"
+            "logical_shards needs a launcher, but this process was started without one\n"
             "start it with --nproc 1, torchrun, mpirun or srun"
         )
     groups = process_groups.join_groups(read_parallel(settings) if parallel is None else parallel)

@@ -1,6 +1,6 @@
-"""OneGraph: the gradients of a batch by one graph, summed over the processes after it.
+"""OneGraph: computes the gradients of a batch in one run of one graph, then all-reduces them.
 
-Engines run one graph faster than segments, between which gradients are summed.
+Engines run one graph faster than segments, between which gradients are all-reduced.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onward.providers.provider import Draw, Results, SegmentedTraining
 class OneGraph:
     """Computes gradients where every process has all tensors, and the model has no statistics.
 
-    A batch is taken to weigh what the last one did: then its weight is summed together with the
-    loss, while the gradients are. Where that was wrong, their sum is corrected. Gradients that are
-    accumulated or compressed have to be weighted before they are computed.
+    The total weight of a batch is assumed to be that of the last one, so that weight, loss and
+    gradients are all-reduced at the same time. If that was wrong, the summed gradients are
+    rescaled. Gradients that are accumulated or compressed need the true weight before.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class OneGraph:
         finite; None if no process has a row.
         """
         last = draw.micro + 1 >= self._layout.settings.accumulate
-        guess = self._last_total if first and last and self._exchange.is_exact else 0.0
+        assumed = self._last_total if first and last and self._exchange.is_exact else 0.0
         weight = self._layout.weight
         own, has_rows = weight.of(feeds), float(not weight.is_empty(feeds))
-        if guess:
-            total, filled = guess, 1.0
+        if assumed:
+            total, filled = assumed, 1.0
         else:
             total, filled = self._sums(own, has_rows).wait()
         if not filled:
@@ -59,14 +59,14 @@ class OneGraph:
         replaces = self._exchange.begin_gradients(first, scale)
         results = self._run(feeds, draw, scale * own / total if total else 0.0, replaces)
         loss = float(results[LOSS]) if own else 0.0
-        ends = (own * loss, 0.0) if math.isfinite(loss) else (0.0, 1.0)
-        sums = self._sums(*ends, *((own, has_rows) if guess else ()))
+        loss_terms = (own * loss, 0.0) if math.isfinite(loss) else (0.0, 1.0)
+        sums = self._sums(*loss_terms, *((own, has_rows) if assumed else ()))
         if last:
             self._exchange.start_reduction()
         loss, infinite, *weights = sums.wait()
         if weights:
             total, filled = weights
-            self._correct(guess, total)
+            self._correct(assumed, total)
         if not filled:
             return None
         self._last_total = total
@@ -75,7 +75,7 @@ class OneGraph:
         return {**results, LOSS: shown}, math.isfinite(loss)
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw, scale: float, replaces: bool) -> Results:
-        """The results of this process's rows; it adds nothing to the gradients without a row."""
+        """The results of this process's rows; without rows, its gradients stay as they are."""
         engine, size = self._engine, self._communicator.size
         own = draw._replace(micro=draw.micro * size + self._communicator.rank)
         results = engine.compute_gradients(feeds, own, scale, first=replaces)
@@ -88,21 +88,21 @@ class OneGraph:
             engine.store.clear_gradients()
         return results
 
-    def _correct(self, guess: float, total: float) -> None:
-        """Weight the summed gradients by a batch's weight, which was taken to be another one."""
-        if guess != total:
+    def _correct(self, assumed: float, total: float) -> None:
+        """Rescale the summed gradients if the assumed total weight was wrong."""
+        if assumed != total:
             self._exchange.reduce_all()
             for buffer in self._engine.store.gradient_buffers():
-                as_tensor(buffer).mul_(guess / total if total else 0.0)
+                as_tensor(buffer).mul_(assumed / total if total else 0.0)
 
     def _sums(self, *numbers: float) -> _Sums:
-        """Start to sum numbers over the processes."""
+        """Start to all-reduce numbers."""
         vector = torch.tensor(numbers, dtype=torch.float64)
         return _Sums(vector, self._communicator.all_reduce(vector))
 
 
 class _Sums(NamedTuple):
-    """Sums over the processes that were started."""
+    """An all-reduce in progress."""
 
     vector: torch.Tensor
     work: Work

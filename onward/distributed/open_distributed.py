@@ -49,7 +49,7 @@ def distributed_program(
         return to_program(model, loss, optimizer, chosen)
     if is_saved_program(model) or isinstance(model, TrainingProgram):
         raise OptionError(
-            "sync_batch_norm: a compiled program has the BatchNormalization of one process\n"
+            "sync_batch_norm cannot be added to a program that is compiled already\n"
             "give the session the model, its loss and its optimizer"
         )
     return TrainingProgram(build_program(model, loss, optimizer, chosen, shares_batch_norms=True))

@@ -47,7 +47,7 @@ def join_groups(parallel: Parallel) -> ProcessGroups:
     ranks = find_ranks(os.environ)
     if ranks is None and not dist.is_initialized():
         raise OptionError(
-            "Parallel needs the processes of a launcher, and this process has none\n"
+            "Parallel needs a launcher, but this process was started without one\n"
             "start it with: onward launch --nproc 2 SCRIPT, or torchrun, mpirun, srun"
         )
     if not dist.is_initialized():

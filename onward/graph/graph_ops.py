@@ -1,4 +1,4 @@
-"""GraphOps: a builder that adds nodes to an existing graph.
+"""TensorOps, GraphOps: builders that add nodes, with methods for sizes, numbers and types.
 
 In addition to `op.Mul(a, b)` it has methods for sizes of a value, numbers of a value's type and
 optional outputs of a node. A size is an int where the shape is known, else a value of shape (1,);

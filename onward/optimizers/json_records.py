@@ -26,7 +26,9 @@ def record(value: Any) -> dict[str, Any]:
 def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) -> T:
     """The dataclass from its record; `what` names the kind of object in errors."""
     if not isinstance(data, Mapping) or "kind" not in data:
-        raise OptionError(f"no {what}: {data!r} has no 'kind'\ngive what to_dict() returned")
+        raise OptionError(
+            f"not a saved {what}: {data!r} has no 'kind'\ngive what to_dict() returned"
+        )
     kind = kinds.get(data["kind"]) if isinstance(data["kind"], str) else None
     if kind is None:
         hint = suggest_names(str(data["kind"]), sorted(kinds))
@@ -40,7 +42,7 @@ def restore(data: Mapping[str, Any], kinds: Mapping[str, type[T]], what: str) ->
     for name, field in known.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise OptionError(
-                f"no {what}: {data!r} has no {name!r}, which a {kind.__name__} needs\n"
+                f"not a saved {what}: {data!r} has no {name!r}, which a {kind.__name__} needs\n"
                 "give what to_dict() returned"
             )
     return kind(**{name: _restored(value, kinds, what) for name, value in given.items()})

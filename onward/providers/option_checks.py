@@ -1,4 +1,4 @@
-"""Checks of session and run settings, in addition to those of onward.settings."""
+"""Checks of SessionOptions and RunOptions, in addition to those of onward.settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's metadata and the numpy types of its values, as onnxruntime describes them."""
+"""Functions that read the metadata of a model and the numpy type of a value."""
 
 from __future__ import annotations
 

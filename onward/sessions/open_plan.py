@@ -59,7 +59,7 @@ def open_plan(reader: ModelReader, choice: ProviderChoice, options: SessionOptio
     data, scan = _data_for_ort(reader, choice, options)
     if data is not None:
         try:
-            plan = OrtPlan(ort.create(data, options, choice.leading_ort, look=scan), options)
+            plan = OrtPlan(ort.create(data, options, choice.leading_ort, scan=scan), options)
             if scan is None or choice.named or not _has_doubtful_types(plan, scan, choice):
                 return plan
         except OptionError:

@@ -91,7 +91,7 @@ def test_a_ray_cluster_runs_the_command_as_it_was_given(
         (["--nproc", "0", "train"], "--nproc must be at least 1"),
         (["--nprocs", "2", "train"], "No such option: --nprocs"),
         (["--nodes", "x", "train"], "--nodes takes N or MIN:MAX, not 'x'"),
-        (["--nodes", "2", "train"], "several machines need a place to meet"),
+        (["--nodes", "2", "train"], "several machines need an address where they meet"),
         (["--ssh", "train"], "--ssh needs hosts"),
         (["--hosts", "a,,[", "train"], "is not a list of hosts"),
         (["--hosts", "", "train"], "is not a list of hosts"),

@@ -98,7 +98,7 @@ def test_a_fixed_batch_is_kept(call: Call, tmp_path: Path) -> None:
     found = json.loads(call("plan", tmp_path / "m.onnx", "--devices", 2, "--json").out)
     assert found["batch"] == 8 and found["layouts"][0]["rows"] == 4
     called = call("plan", tmp_path / "m.onnx", "--devices", 2, "--batch", 12)
-    assert is_one_line(called, "takes 4 rows at a time", "multiple of 8 rows, not 12", "choose 16")
+    assert is_one_line(called, "fixed batch size of 4", "multiple of 8 rows, not 12", "choose 16")
 
 
 ERRORS = {
@@ -109,7 +109,7 @@ ERRORS = {
     "--optimizer adamx": ("optimizer cannot be 'adamx'", "did you mean 'adam'"),
     "--loss squares": ("loss cannot be 'squares'", "'mse'"),
     "--precision int8": ("there is no precision 'int8'", "bf16"),
-    "--batch 2": ("a batch of 2 rows has none for some of 8 devices",),
+    "--batch 2": ("a batch of 2 rows is too small for 8 devices",),
     "--nodes 3": ("8 devices cannot be spread evenly over 3 nodes",),
     "--size tim=3": ("no open dimension 'tim'",),
 }

@@ -242,4 +242,4 @@ def test_processes_that_cannot_train_together_are_refused(call: Call) -> None:
     called = call("train", *GIVEN, "--nproc", "2", "--watch", "incoming")
     assert called.code == 2 and "--watch trains in one process" in called.err
     called = call("train", *GIVEN, "--shard", "2")
-    assert called.code == 2 and "shard is 2, and there is one process" in called.err
+    assert called.code == 2 and "shard=2 needs as many processes, but there is one" in called.err

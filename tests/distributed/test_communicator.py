@@ -88,5 +88,5 @@ def test_a_product_that_is_not_the_number_of_processes() -> None:
         Parallel(data=4, shard=2).over(6)
     with pytest.raises(OptionError, match=r"shard 4 does not fit 6 processes"):
         Parallel(shard=4).over(6)
-    with pytest.raises(OptionError, match="needs the processes of a launcher"):
+    with pytest.raises(OptionError, match="Parallel needs a launcher"):
         join_groups(Parallel())

@@ -30,11 +30,11 @@ def test_one_process_of_a_launcher_is_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_shards_need_processes() -> None:
-    with pytest.raises(OptionError, match="shard is 2, and there is one process\nstart as many"):
+    with pytest.raises(OptionError, match="shard=2 needs as many processes, but there is one\nsta"):
         join_team({**DEFAULTS, "shard": 2})
-    with pytest.raises(OptionError, match="logical_shards needs the processes of a launcher"):
+    with pytest.raises(OptionError, match="logical_shards needs a launcher"):
         join_team({**DEFAULTS, "logical_shards": 4})
-    with pytest.raises(OptionError, match="Parallel needs the processes of a launcher"):
+    with pytest.raises(OptionError, match="Parallel needs a launcher"):
         join_team(DEFAULTS, Parallel())
 
 

@@ -50,7 +50,7 @@ def refuse_wrong_use(rank: int) -> None:
     session = open_session({}, parallel=Parallel(logical_shards=3))
     with pytest.raises(DistributedError, match="logical shards"):
         session.step(batches(1, 4)[0])
-    with pytest.raises(OptionError, match="run_forward does not compute logical shards one by one"):
+    with pytest.raises(OptionError, match="run_forward does not support logical_shards"):
         session.run_forward(batches(1, 4)[0])
     with pytest.raises(OptionError, match="1 logical shards are too few for 2 processes"):
         open_session({}, parallel=Parallel(logical_shards=1))

@@ -68,7 +68,7 @@ def test_an_object_that_is_not_an_optimizer_is_refused() -> None:
         optimizer_from_dict({"kind": "Adan"})
     with pytest.raises(OptionError, match=r"AdamW has no setting 'beta'\ndid you mean 'betas'\?"):
         optimizer_from_dict({"kind": "AdamW", "beta": 0.9})
-    with pytest.raises(OptionError, match=r"no policy: 3 has no 'kind'\ngive what to_dict\(\) ret"):
+    with pytest.raises(OptionError, match=r"not a saved policy: 3 has no 'kind'\ngive"):
         policy_from_dict(3)  # type: ignore[arg-type]
 
 

@@ -185,7 +185,10 @@ def test_wrong_settings_are_refused(build: Callable[[], Any], law: str) -> None:
     [
         ({"kind": "Cosin"}, r"no schedule is called 'Cosin'\ndid you mean 'Cosine'\?"),
         ({"kind": 3}, r"no schedule is called 3\nthere are 'Constant', 'Cosine', 'Exp"),
-        ({"steps": 3}, r"no schedule: \{'steps': 3\} has no 'kind'\ngive what to_dict\(\) retur"),
+        (
+            {"steps": 3},
+            r"not a saved schedule: \{'steps': 3\} has no 'kind'\ngive what",
+        ),
         (
             {"kind": "Cosine", "step": 3},
             r"Cosine has no setting 'step'\ndid you mean 'steps'\?",
@@ -209,6 +212,6 @@ def test_a_rate_that_overflows_is_refused(schedule: Schedule) -> None:
 
 
 def test_a_record_without_a_required_field_is_refused() -> None:
-    law = r"no schedule: {'kind': 'Cosine'} has no 'steps', which a Cosine needs\ngive what to_dict"
+    law = r"not a saved schedule: {'kind': 'Cosine'} has no 'steps', which a Cosine needs\ngive"
     with pytest.raises(OptionError, match=law):
         schedule_from_dict({"kind": "Cosine"})

@@ -433,7 +433,7 @@ def test_the_command_prints_json(server: ServerProcess) -> None:
     ("words", "message"),
     [
         (("--server", "localhost"), "--server takes a URL"),
-        (("--server", URL, "model.onnx"), "--server has its own models"),
+        (("--server", URL, "model.onnx"), "MODEL and --server cannot be given together"),
         ((), "no model given"),
     ],
 )

@@ -28,8 +28,10 @@ def make_pairs(
     chosen = _by_name(student, teachers) if pairs is None else _given(student, teachers, pairs)
     if not isinstance(losses, str):
         if unknown := [name for name in losses if name not in chosen]:
-            hint = suggest_names(unknown[0], chosen, "compared are")
-            raise OptionError(f"loss: {unknown[0]!r} is not compared\n{hint}")
+            hint = suggest_names(unknown[0], chosen, "they are")
+            raise OptionError(
+                f"loss names {unknown[0]!r}, which is none of the compared outputs\n{hint}"
+            )
         chosen = {name: others for name, others in chosen.items() if name in losses}
     found = []
     for name, others in chosen.items():

@@ -122,7 +122,7 @@ def plan_lessons(
         lessons.parts["labels"] = (label, 1 - alpha)
     elif alpha < 1:
         raise DataError(
-            f"alpha={alpha:g} leaves a share to labels, and the data has none\n"
+            f"alpha={alpha:g} uses labels for a part of the loss, but the data has none\n"
             "give target=, the name of the column that holds them, or alpha=1"
         )
     for place, each in enumerate(hidden):
@@ -158,7 +158,7 @@ def _add_pair(
         axis = 1 if x.ndim >= 4 else -1
         if pair.loss == "kl" and (not x.ndim or x.shape[axis] == 1):
             raise OptionError(
-                f"{pair.student!r} has shape {x.shape}: one number has no probabilities\n"
+                f"{pair.student!r} has one number in each row: 'kl' has no classes to compare\n"
                 "give loss='mse' for numbers"
             )
         temperature, standardized = softening

@@ -115,7 +115,8 @@ def _quoted(text: str) -> str:
     """A string of JavaScript, C++ and Swift."""
     if not text.isprintable():
         raise UnsupportedModel(
-            f"the loader cannot spell the name {text!r}\nrename the input or output"
+            f"the name {text!r} has characters that cannot be written into a loader\n"
+            "rename the input or output"
         )
     return json.dumps(text, ensure_ascii=False)
 

@@ -58,7 +58,9 @@ def zero_weights(
             )
         )
     if not changes:
-        raise OptionError("nothing to prune: the model has no weights of products")
+        raise OptionError(
+            "nothing to prune: no MatMul, Gemm or Conv of the model has a constant weight"
+        )
     return copy, changes
 
 

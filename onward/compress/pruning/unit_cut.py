@@ -97,7 +97,10 @@ class UnitCut:
         costs = self._costs()
         total = count_macs(self._model, self._task.open_sizes())
         if macs >= total:
-            raise OptionError(f"the model has {total} multiplications already\nask for fewer")
+            raise OptionError(
+                f"macs={macs} must be below the {total} multiplications of the model\n"
+                "give a smaller number"
+            )
         fixed = total - costs.macs()  # of other operators
         prices = costs.of_units(self._groups)
         wanted = float(macs - fixed)

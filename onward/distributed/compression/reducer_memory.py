@@ -80,8 +80,9 @@ class ReducerMemory:
         error = state.get("error")
         if error is not None and error.shape != (self._size,):
             raise CheckpointMismatch(
-                f"the unsent gradients of a bucket have {error.size} elements, not {self._size}\n"
-                "train with the same bucket size, or leave out what the compression kept"
+                "the checkpoint does not fit: the error feedback of a gradient bucket has "
+                f"{error.size} elements, this run needs {self._size}\n"
+                "use the bucket size of the saved run"
             )
         factors = [state[f"{_FACTOR}{i}"] for i in range(_count(state))]
         self._before = self._now = Kept(

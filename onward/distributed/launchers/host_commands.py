@@ -100,8 +100,8 @@ def _check_hosts(machines: Machines) -> None:
         )
     if machines.rendezvous is None and not hosts:
         raise OptionError(
-            "several machines need a place to meet\n"
-            "give the same --rdzv HOST:PORT on each, with a host among them"
+            "--rdzv is missing: several machines need an address where they meet\n"
+            "give the same --rdzv HOST:PORT on each; HOST is one of them"
         )
     if machines.rendezvous and hosts:
         host, _ = read_endpoint(machines.rendezvous)

@@ -125,8 +125,8 @@ def _check(
         raise OptionError(f"--nodes takes N or MIN:MAX, not {nodes[0]}:{nodes[1]}")
     if nodes != (1, 1) and rendezvous is None:
         raise OptionError(
-            "several machines need a place to meet\n"
-            "give the same --rdzv HOST:PORT on each, with a host among them"
+            "--rdzv is missing: several machines need an address where they meet\n"
+            "give the same --rdzv HOST:PORT on each; HOST is one of them"
         )
 
 

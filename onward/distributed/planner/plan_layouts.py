@@ -94,9 +94,9 @@ def micro_batches(costs: TrainingCosts, devices: Devices, batch: int) -> list[tu
     if batch % (devices.count * costs.fixed):
         step = devices.count * costs.fixed
         raise OptionError(
-            f"the model takes {costs.fixed} rows at a time: on {devices.count} devices a batch "
-            f"has a multiple of {step} rows, not {batch}\n"
-            f"choose {math.ceil(batch / step) * step}, or export the model with an open batch"
+            f"the model has a fixed batch size of {costs.fixed}: on {devices.count} devices the "
+            f"batch must be a multiple of {step} rows, not {batch}\n"
+            f"choose {math.ceil(batch / step) * step}, or export the model with a dynamic batch"
         )
     return [(rows // costs.fixed, costs.fixed)]
 
@@ -105,7 +105,7 @@ def rows_per_device(devices: Devices, batch: int) -> int:
     """The rows of a batch that the first process has."""
     if batch < devices.count:
         raise OptionError(
-            f"a batch of {batch} rows has none for some of {devices.count} devices\n"
+            f"a batch of {batch} rows is too small for {devices.count} devices\n"
             f"choose a batch of {devices.count} rows or more, or fewer devices"
         )
     return math.ceil(batch / devices.count)

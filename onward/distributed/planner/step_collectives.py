@@ -58,8 +58,8 @@ def group_size(parallel: Parallel, group: Group) -> int:
     """The number of processes in a group; `parallel.data` must be a number."""
     if parallel.data is None:
         raise OptionError(
-            "the number of copies is not known\n"
-            "say it: data=4, or the number of processes: parallel.over(8)"
+            "Parallel.data, the number of copies of the model, is not set\n"
+            "set it, such as data=4, or give the number of processes: parallel.over(8)"
         )
     sizes = {"whole": parallel.data * parallel.shard, "shards": parallel.shard}
     return sizes.get(group, parallel.data)

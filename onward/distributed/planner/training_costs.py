@@ -234,4 +234,7 @@ def _fixed_rows(program: Program) -> int:
     for value in _feeds(program):
         if value.shape is not None and len(value.shape) and isinstance(value.shape[0], int):
             return int(value.shape[0])
-    raise OptionError("the model's inputs have no rows: a batch cannot be divided")
+    raise OptionError(
+        "no input of the model has a batch dimension, so a batch cannot be divided\n"
+        "export the model with the batch as first dimension"
+    )

@@ -1,7 +1,7 @@
-"""Gradients of the attention operators of onnxruntime and of exporters (com.microsoft).
+"""Gradients of Attention, MultiHeadAttention and RotaryEmbedding of com.microsoft.
 
-Each is ONNX's Attention with something around it, and is differentiated as that. Masks are added to
-the scores, a large negative number (`mask_filter_value`) where a key is hidden.
+Each is written as ONNX's operator with others around it, which are differentiated. Masks are added
+to the scores, a large negative number (`mask_filter_value`) where a key is hidden.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ microsoft = functools.partial(gradient, domain="com.microsoft")
 @microsoft("RotaryEmbedding")
 @formula
 def rotary_embedding(op: GradientOps, node: ir.Node) -> Any:
-    """y = x, each pair turned by the angle of its position; one position is an offset"""
+    """y = x, each pair rotated by the angle of its position; one position is that of the first"""
     x, positions, cos, sin = node.inputs
     assert x is not None and positions is not None and cos is not None
     if rank(positions) == 1:
@@ -46,7 +46,8 @@ def _whole_heads(op: GradientOps, x: ir.Value, cos: ir.Value) -> int:
     hidden, half = op.size(x, 2), op.size(cos, -1)
     if not isinstance(hidden, int) or not isinstance(half, int):
         raise ValueError(
-            "the number of heads is unknown: set num_heads, or give x and cos fixed last sizes"
+            "the number of heads is unknown: set num_heads, or export x and cos with static last "
+            "dimensions"
         )
     return hidden // (2 * half)
 

@@ -10,8 +10,8 @@ The rule:
   carried between engines) where no engine was executing, and waiting (gaps between nodes) where
   one was.
 - The model is bound by the kind with the largest share of the run.
-- All of it is of one and the same run, that of the middle length, so that the shares of the nodes,
-  of the gaps between them and of input and output are 100 % together.
+- All figures are of one run, the one with the median time, so that the shares of the nodes, of the
+  gaps between them and of input and output add up to 100 %.
 
 A node whose time is far over all three of its bounds (LOW) still counts under the largest: it
 is a kernel that uses the machine badly, and the diagnosis names it.
@@ -98,22 +98,22 @@ class _Node:
     waited: float = 0.0
 
 
-def middle_run(measured: Measurement) -> int:
-    """The number of the profiled run whose length is in the middle."""
+def median_run(measured: Measurement) -> int:
+    """The index of the profiled run with the median time."""
     order = np.argsort(measured.walls)
     return int(order[len(order) // 2])
 
 
 def analyse(measured: Measurement, ceilings: Mapping[str, Ceilings]) -> Analysis:
     """Divide one run of a measurement by node and provider; `ceilings` are by provider."""
-    turn = middle_run(measured)
+    turn = median_run(measured)
     latency = typical(measured.timing.times)
     gathered = _gather(measured, turn)
     executing = measured.trace.runs[turn].executing
     in_nodes = sum(node.time for node in gathered)
     outside = max(0.0, measured.walls[turn] - executing)
-    # What a profiled run shows between nodes is too much, because writing records takes time; what
-    # is left of a run without profiling is too much where the machine was busy meanwhile.
+    # Both estimates of the gaps may be too large: a profiled run also writes records, and a run
+    # without profiling may have waited for other programs. The smaller one is taken.
     gaps = max(0.0, min(latency - in_nodes - outside, executing - in_nodes))
     whole = in_nodes + outside + gaps
     shares: dict[Bound, float] = dict.fromkeys(BOUNDS, 0.0)

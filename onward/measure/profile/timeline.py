@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onward.measure.profile.bottlenecks import Analysis, middle_run
+from onward.measure.profile.bottlenecks import Analysis, median_run
 from onward.measure.profile.timed_runs import Measurement
 from onward.measure.profile.trace import Record
 
@@ -16,7 +16,7 @@ _BINS = 60  # of the memory that was sampled
 
 def typical_run(measured: Measurement) -> tuple[int, list[Record]]:
     """The run whose length is in the middle, and its records."""
-    turn = middle_run(measured)
+    turn = median_run(measured)
     return turn, [record for record in measured.trace.records if record.iteration == turn]
 
 

@@ -243,11 +243,11 @@ def open_native(
     if not isinstance(model, bytes):
         check_readable(Path(model))
     given = model if isinstance(model, bytes) else Path(model).read_bytes()
-    look = None if given[4:8] == b"ORTM" else scan_model(given, options.limits, any_domain=True)
-    if look is not None and look.external and not isinstance(model, bytes):
+    scan = None if given[4:8] == b"ORTM" else scan_model(given, options.limits, any_domain=True)
+    if scan is not None and scan.external and not isinstance(model, bytes):
         given = os.fspath(model)  # type: ignore[assignment]  # so that onnxruntime finds external data
     try:
-        return session.create(given, options, providers, look=look)
+        return session.create(given, options, providers, scan=scan)
     except OnwardError:
         raise
     except Exception as error:

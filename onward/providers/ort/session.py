@@ -50,7 +50,7 @@ _NO_MEMORY = (
     "Failed to allocate memory",
     "bad_alloc",
     "bad allocation",
-)  # other providers have no more either
+)  # another provider would fail, too
 _LIMITS = {  # the option for a memory limit
     "CUDAExecutionProvider": "gpu_mem_limit",
     "TensorrtExecutionProvider": "trt_max_workspace_size",
@@ -74,14 +74,14 @@ def create(
     options: SessionOptions,
     providers: ProviderList,
     weights: Mapping[str, np.ndarray[Any, Any]] | None = None,
-    look: ModelScan | None = None,
+    scan: ModelScan | None = None,
 ) -> Any:
-    """An onnxruntime.InferenceSession; `weights` are the tensors that the bytes call external.
+    """An onnxruntime.InferenceSession; `weights` are the tensors that the model stores outside.
 
-    `look` is the scan of these bytes, if there is one already.
+    `scan` is that of these bytes, if there is one already.
     """
     native = native_options(options)
-    left_out = [*_bound_folding(model, native, options, look), *options.disabled_optimizers]
+    left_out = [*_bound_folding(model, native, options, scan), *options.disabled_optimizers]
     names = [name for name, _ in providers]
     details = [dict(given) for _, given in providers]
     kept = _give_weights(native, weights or {}, options)
@@ -96,9 +96,8 @@ def create(
             model, native, names, details, enable_fallback=0, disabled_optimizers=left_out
         )
     created.kept = kept  # onnxruntime does not copy them
-    if not any(
-        "ort_model_bytes" in key for key in options.config_entries
-    ):  # then onnxruntime uses them
+    reads_bytes_in_place = any("ort_model_bytes" in key for key in options.config_entries)
+    if not reads_bytes_in_place:
         created._model_bytes = None  # only needed to open the model again
     return created
 
@@ -128,12 +127,12 @@ def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextM
     if options.shared is not None:
         if options.memory_limit is not None:
             raise OptionError(
-                "memory_limit and shared: a session with a shared arena has no separate limit\n"
+                "memory_limit and shared cannot be given together: a shared arena has one limit\n"
                 "give the limit to all of them: SharedMemory(memory_limit=...)"
             )
         if options.native is not None:
             raise OptionError(
-                "shared: onnxruntime's SessionOptions would keep the shared memory alive\n"
+                "shared cannot be used with onnxruntime's SessionOptions, which keep it alive\n"
                 "use onward.SessionOptions"
             )
         return options.shared.arena(native)
@@ -144,22 +143,22 @@ def _arena(native: Any, options: SessionOptions, model: int) -> AbstractContextM
 
 
 def _bound_folding(
-    model: bytes | str, native: Any, options: SessionOptions, look: ModelScan | None
+    model: bytes | str, native: Any, options: SessionOptions, scan: ModelScan | None
 ) -> list[str]:
     """Limit constant folding. Returns the optimizers to disable."""
     if not isinstance(model, bytes) or model[4:8] == b"ORTM":
         return []
     if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         return []
-    if look is None:
-        look = scan_model(model, options.limits, any_domain=True)
+    if scan is None:
+        scan = scan_model(model, options.limits, any_domain=True)
     try:
         native.get_session_config_entry(folding_limit.SETTING)
     except RuntimeError:  # the user has not set it
         native.add_session_config_entry(
-            folding_limit.SETTING, str(folding_limit.max_folded_bytes(look))
+            folding_limit.SETTING, str(folding_limit.max_folded_bytes(scan))
         )
-    return folding_limit.disabled_optimizers(look)
+    return folding_limit.disabled_optimizers(scan)
 
 
 def native_options(options: SessionOptions) -> Any:

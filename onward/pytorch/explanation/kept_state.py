@@ -1,4 +1,4 @@
-"""Leave a module as it was: buffers and random numbers are restored after a block."""
+"""Restore a module's buffers and modes, and torch's random state, after a `with` block."""
 
 from __future__ import annotations
 

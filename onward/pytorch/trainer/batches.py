@@ -62,7 +62,8 @@ class Loader:
         is_stream = isinstance(dataset, IterableDataset)
         if not by_number and not is_stream:
             raise OptionError(
-                f"a dataset must have rows by number, and {type(dataset).__name__} has none\n"
+                f"a dataset must support dataset[i] and len(dataset), but {type(dataset).__name__} "
+                "does not\n"
                 "give a list, a torch.utils.data.Dataset with __len__ and __getitem__, or a "
                 "torch.utils.data.IterableDataset with max_steps"
             )

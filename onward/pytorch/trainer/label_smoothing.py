@@ -55,7 +55,7 @@ def make_smoother(model: nn.Module, arguments: TrainingArguments) -> LabelSmooth
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
         raise OptionError(
-            "label_smoothing_factor is for one class in a row, and the model has several\n"
-            "leave it out"
+            "label_smoothing_factor does not support multi-label classification "
+            "(config.problem_type)\nleave it out"
         )
     return LabelSmoother(arguments.label_smoothing_factor, predicts_next_tokens(model))

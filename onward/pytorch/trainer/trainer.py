@@ -142,13 +142,14 @@ class Trainer:
         if loader.length is None:
             if self.args.max_steps <= 0:
                 raise OptionError(
-                    "train_dataset has no length, so epochs have none\nset args.max_steps"
+                    "train_dataset has no __len__, so the steps of an epoch are not known\n"
+                    "set args.max_steps"
                 )
             return self.args.max_steps
         updates = math.ceil(loader.length / self.args.gradient_accumulation_steps)
         if not updates:
             raise OptionError(
-                "train_dataset has no batch\n"
+                "train_dataset has fewer rows than one batch\n"
                 "give more rows, or a smaller per_device_train_batch_size"
             )
         return updates

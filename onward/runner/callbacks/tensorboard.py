@@ -43,7 +43,7 @@ TAGS = {
 class TensorBoard(LoggedSteps):
     """Writes events to the run's folder `tensorboard`.
 
-    A resumed run writes another file, which tells TensorBoard to forget what the first one has
+    A resumed run writes a second file, which makes TensorBoard discard the events of the first one
     after the checkpoint: it shows one curve.
     """
 
@@ -76,7 +76,7 @@ class TensorBoard(LoggedSteps):
             pixels = picture_of(mistake.feeds)
             if pixels is not None:
                 events.picture(f"mistakes/{place}", pixels, number)
-                found = f"row {mistake.position}: {mistake.label}, answered {mistake.answer}"
+                found = f"row {mistake.position}: label {mistake.label}, predicted {mistake.answer}"
                 events.text(f"mistakes/{place}/label", found, number)
         events.flush()
 

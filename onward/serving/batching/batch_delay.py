@@ -55,14 +55,14 @@ class LatencyLine:
 class LearnedDelay:
     """Wait only where the model's own latency, a + b n for n rows, makes it worth it.
 
-    For the next arrival: with a gap g to it, waiting costs each of n rows g + b, and saves the
-    newcomer a - g. So a batch waits while n (g + b) < a - g, and not if the next one is late.
+    For the next request: with a gap g to it, waiting costs each of n rows g + b, and saves that
+    request a - g. So a batch waits while n (g + b) < a - g, and not if the next one is late.
 
-    For clients that were just answered: those that ask again at once would meet a busy instance,
-    and two groups of clients would alternate, each with half of a batch. If m of them are expected
-    within a / 4, waiting saves about a m / (n + m).
+    For clients that were just answered: those that send their next request at once would find the
+    instance busy, and two groups of clients would alternate, each with half of a batch. If m of
+    them are expected within a / 4, waiting saves about a m / (n + m).
 
-    A lone client waits for nobody: its gap is longer than its run, and it is the one that returns.
+    With one client there is no wait: no other request can arrive.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class LearnedDelay:
         """Learn from a request that arrives now."""
         gap = now - self._last_arrival
         self._last_arrival = now
-        if gap == math.inf or self.latency.fixed <= _TIMER:  # it is of no use
+        if gap == math.inf or self.latency.fixed <= _TIMER:  # waiting cannot save anything
             return
         if now <= self._last_answer + _RETURN_WINDOW * self.latency.fixed:
             self._returned += 1
@@ -109,7 +109,7 @@ class LearnedDelay:
         missing = self._return_share * self._answered - self._returned
         until = self._last_answer + max(_TIMER, _RETURN_WINDOW * fixed)
         if missing >= 0.5 and now < until:
-            saves_much = 2 * fixed > per_row * (rows + missing)  # else only the tail would suffer
+            saves_much = 2 * fixed > per_row * (rows + missing)  # else waiting only raises p99
             if saves_much and until - now < fixed * missing / (rows + missing):
                 return until
         gap = max(self.gap, _TIMER)

@@ -38,9 +38,9 @@ class AsyncConnections:
             raise ExchangeFailed("timed out", was_sent=was_sent, timed_out=True) from None
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             _close(writer)
-            what = "the connection failed" if was_sent else "no connection"
+            what = "the connection failed" if was_sent else "cannot connect"
             raise ExchangeFailed(f"{what}: {error}", was_sent=was_sent) from error
-        except BaseException:  # cancelled: the server sees that nobody waits
+        except BaseException:  # cancelled: the server sees the connection close
             _close(writer)
             raise
         idle = self._idle.setdefault(send.server, [])

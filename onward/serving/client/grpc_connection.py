@@ -123,7 +123,7 @@ def _explain(error: Any) -> HttpResponse:
     if code == "DEADLINE_EXCEEDED" and "deadline exceeded" in lower:  # the channel's own words
         raise ExchangeFailed("timed out", was_sent=True, timed_out=True) from error
     if code == "UNAVAILABLE" and any(words in lower for words in _NOT_CONNECTED):
-        raise ExchangeFailed(f"no connection: {text}", was_sent=False) from error
+        raise ExchangeFailed(f"cannot connect: {text}", was_sent=False) from error
     if code == "UNAVAILABLE" and any(words in lower for words in _LOST):
         raise ExchangeFailed(f"the connection failed: {text}", was_sent=True) from error
     metadata = {str(key): str(value) for key, value in error.trailing_metadata() or ()}

@@ -58,7 +58,7 @@ class SyncConnections:
                 each.close()
 
     def _take(self, server: ServerEndpoint) -> _Connection | None:
-        """A connection that waits, unless the server has closed it."""
+        """An idle connection that the server has not closed."""
         while True:
             with self._lock:
                 idle = self._idle.get(server)
@@ -87,13 +87,13 @@ class SyncConnections:
             tls = self._tls or ssl.create_default_context()
             return _Connection(tls.wrap_socket(plain, server_hostname=server.host), self._clock)
         except TimeoutError:
-            raise ExchangeFailed("no connection in time", was_sent=False, timed_out=True) from None
+            raise ExchangeFailed("connecting timed out", was_sent=False, timed_out=True) from None
         except OSError as error:
-            raise ExchangeFailed(f"no connection: {error}", was_sent=False) from error
+            raise ExchangeFailed(f"cannot connect: {error}", was_sent=False) from error
 
 
 class _Connection:
-    """One socket, and what was read from it too early."""
+    """One socket, and the bytes that were received but not used yet."""
 
     def __init__(self, sock: socket.socket, clock: Callable[[], float]) -> None:
         self._socket, self._clock = sock, clock
@@ -104,7 +104,7 @@ class _Connection:
         self._socket.close()
 
     def is_open(self) -> bool:
-        """Whether it waits for a request: data now would be the end, or a stray answer."""
+        """Whether it is idle: data now would mean that it was closed, or an unexpected response."""
         try:
             return not self._ahead and not select.select([self._socket], [], [], 0)[0]
         except (OSError, ValueError):
@@ -149,7 +149,7 @@ class _Connection:
             if not data:
                 if want is Want.UNTIL_END:
                     break
-                raise ConnectionResetError("the server closed it")
+                raise ConnectionResetError("the server closed the connection")
         end = len(ahead) if want is Want.UNTIL_END else found + len(want.value)
         part = ahead[:end]
         del ahead[:end]

@@ -75,8 +75,8 @@ class GrpcServer:
             )
         except OSError:
             raise OptionError(
-                f"gRPC cannot listen on {settings.host}:{settings.grpc_port}: it is in use or "
-                "not of this machine\nchoose another port with --grpc-port"
+                f"gRPC cannot listen on {settings.host}:{settings.grpc_port}: the port is in use, "
+                "or the address is not of this machine\nchoose another port with --grpc-port"
             ) from None
         self._port = self._server.sockets[0].getsockname()[1]
         self._sweep()
@@ -177,7 +177,9 @@ def _tls_context(settings: ServingSettings) -> ssl.SSLContext | None:
         return None
     for path in (settings.tls_certificate, settings.tls_key):
         if not Path(path).is_file():
-            raise FileMissing(f"the file of TLS {path} does not exist")
+            raise FileMissing(
+                f"the TLS file {path} does not exist\ncheck tls_certificate and tls_key"
+            )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     context.set_alpn_protocols(["h2"])

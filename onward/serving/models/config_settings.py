@@ -71,7 +71,7 @@ def settings_of_config(config: Json, where: str = "config.pbtxt") -> tuple[Json,
 
 
 def model_settings(*parts: Mapping[str, Any]) -> ModelSettings:
-    """Settings from several sources, the later ones first; OptionError in one line."""
+    """Merge settings of several sources: later ones override earlier ones."""
     merged: dict[str, Any] = {}
     for part in parts:
         merged |= part

@@ -28,6 +28,6 @@ def choose_versions(policy: Mapping[str, Any], numbers: Iterable[int]) -> list[i
         case {}:
             return present[-1:]
     raise OptionError(
-        f"the version policy {dict(policy)!r} is none\n"
+        f"unknown version policy {dict(policy)!r}\n"
         "give latest { num_versions: 1 }, all { } or specific { versions: [1] }"
     )

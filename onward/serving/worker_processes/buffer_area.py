@@ -65,7 +65,7 @@ class BufferArea:
         start, size = place
         first, last = self._to_read
         if type(start) is not int or type(size) is not int:
-            raise ValueError(f"not a place: {place}")
+            raise ValueError(f"invalid buffer position: {place}")
         if size < 0 or not first <= start <= start + size <= last:
             raise ValueError(f"the place {place} is outside of the area")
         found = self._bytes[start : start + size]

@@ -196,7 +196,7 @@ class WorkerInstance:
                 request, buffers, doing="ran the model", timeout=self._run_timeout
             )
         except DeadlineExceeded as error:
-            raise WorkerDied(f"{error}, and was ended") from None
+            raise WorkerDied(f"{error}; its process was ended") from None
         try:
             if self._area is not None:
                 data = self._area.take(reply["places"], data)

@@ -210,7 +210,7 @@ def test_bad_input_is_named() -> None:
     bad(student, "there is no loss 'kll'", loss="kll")
     bad(student, "weights must be one number", weights=[1, 2])
     bad(student, "epochs must be at least 1", epochs=0)
-    bad(student, "leaves a share to labels", DataError, alpha=0.5)
+    bad(student, "uses labels for a part of the loss", DataError, alpha=0.5)
     with pytest.raises(DataError, match="distillation needs data"):
         distill(teacher, student, None)
     bad(student, "NaN or infinite", DataError, data={"x": np.full((4, 6), np.nan, np.float32)})

@@ -134,5 +134,5 @@ def test_line_breaks_in_names_are_no_code(target: str) -> None:
     _, text = write_loader(target, "model.onnx", INPUTS, OUTPUTS)
     assert "a\nb" not in text and '"a\\nb"' in text  # a size, in a comment
     bad = [Port(name="x\nimport evil", type="float32", shape=(1,))]
-    with pytest.raises(UnsupportedModel, match=r"cannot spell the name 'x\\nimport evil'"):
+    with pytest.raises(UnsupportedModel, match=r"the name 'x\\nimport evil' has characters"):
         write_loader(target, "model.onnx", bad, OUTPUTS)

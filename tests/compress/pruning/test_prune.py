@@ -196,7 +196,7 @@ def test_pattern_counts_along_the_summed_axis() -> None:
         ({"layers": 3}, "no residual blocks"),
         ({"multiple": 0}, "multiple must be at least 1"),
         ({"only": ["heads"]}, "only= and protect= leave out all groups"),
-        ({"macs": "1T"}, "multiplications already"),
+        ({"macs": "1T"}, "must be below the"),
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, Any], message: str) -> None:

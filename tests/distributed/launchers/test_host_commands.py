@@ -76,7 +76,7 @@ def test_elastic_machines_without_hosts_meet_by_the_same_name(torchrun: Any) -> 
         (Machines(hosts=["a", "a"]), "a host is given twice"),
         (Machines(hosts=["a", "b"], nodes=(3, 4)), "--nodes 3:4 does not fit 2 hosts"),
         (Machines(hosts=["a", "b"], rendezvous="c:1"), "--rdzv c is not one of the hosts a, b"),
-        (Machines(nodes=(2, 2)), "several machines need a place to meet"),
+        (Machines(nodes=(2, 2)), "several machines need an address where they meet"),
     ],
 )
 def test_machines_that_do_not_fit(machines: Machines, message: str) -> None:

@@ -142,7 +142,7 @@ def test_threads_share_the_cores() -> None:
         ({"command": []}, "there is no command to run"),
         ({"max_restarts": -1}, "--max-restarts must be at least 0"),
         ({"nodes": (2, 1)}, "--nodes takes N or MIN:MAX"),
-        ({"nodes": (1, 2)}, "several machines need a place to meet"),
+        ({"nodes": (1, 2)}, "several machines need an address where they meet"),
         ({"nodes": (1, 2), "rendezvous": "a:b"}, "'a:b' is not HOST:PORT"),
     ],
 )

@@ -121,7 +121,7 @@ def test_where_nothing_fits(costs: TrainingCosts) -> None:
 def test_micro_batches_keep_the_batch(costs: TrainingCosts) -> None:
     assert micro_batches(costs, Devices(count=4), 40) == [(1, 10), (2, 5), (4, 3), (8, 2), (10, 1)]
     assert micro_batches(costs, Devices(count=4), 4) == [(1, 1)]
-    with pytest.raises(OptionError, match="a batch of 3 rows has none for some of 4 devices"):
+    with pytest.raises(OptionError, match="a batch of 3 rows is too small for 4 devices"):
         micro_batches(costs, Devices(count=4), 3)
     fixed = replace(costs, fixed=5)
     assert micro_batches(fixed, Devices(count=4), 40) == [(2, 5)]

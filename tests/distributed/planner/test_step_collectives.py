@@ -142,7 +142,7 @@ def test_gathers_as_an_engine_counts_them() -> None:
 
 
 def test_a_layout_needs_the_number_of_copies() -> None:
-    with pytest.raises(OptionError, match="number of copies is not known"):
+    with pytest.raises(OptionError, match="number of copies of the model, is not set"):
         traffic(LAYOUT, Parallel())
     assert traffic(LAYOUT, Parallel().over(4)) == CASES["data parallel"][2]
 

@@ -185,7 +185,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
         make(tmp_path, lr_scheduler_type="inverse_sqrt").train()
     with pytest.raises(OptionError, match="has no train_dataset"):
         Trainer(Classifier(), arguments(tmp_path)).train()
-    with pytest.raises(OptionError, match="train_dataset has no batch"):
+    with pytest.raises(OptionError, match="train_dataset has fewer rows than one batch"):
         Trainer(Classifier(), arguments(tmp_path, dataloader_drop_last=True), None, rows(3)).train()
     with pytest.raises(OptionError, match="schedule of torch"):
         Trainer(Classifier(), arguments(tmp_path), optimizers=(None, object()))

@@ -99,7 +99,7 @@ def test_pictures_of_mistakes(tmp_path: Path) -> None:
     pixels = np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
     assert pixels.shape == (8, 6, 3) and (pixels == [255, 0, 0]).all()
     [text] = events.Tensors("mistakes/0/label/text_summary")
-    assert text.tensor_proto.string_val[0] == b"row 3: cat, answered dog"
+    assert text.tensor_proto.string_val[0] == b"row 3: label cat, predicted dog"
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 1), (5, 7, 3), (2, 3, 1)])

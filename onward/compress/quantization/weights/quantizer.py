@@ -144,14 +144,15 @@ class WeightQuantizer:
         if unknown:
             raise OptionError(
                 f"node {unknown[0]!r} has no weight that can be stored in few bits\n"
-                "take nodes of the quantizer's plan"
+                "choose nodes of the quantizer's plan"
             )
         wanted = {(self._sites[name].store, format) for name, format in plan.items()}
         for each, format in wanted:
             if not each.allows_bits(format.bits):
                 raise OptionError(
-                    f"{each.sites[0].name!r} has {each.shape[0]} outputs, and onnxruntime errs "
-                    "with 2 bits where they are not a multiple of 4\ngive it 4 bits"
+                    f"{each.sites[0].name!r} cannot be stored in 2 bits: onnxruntime computes it "
+                    f"wrongly unless its outputs are a multiple of 4, not {each.shape[0]}\n"
+                    "give it 4 bits"
                 )
         missing = {pair for pair in wanted if pair not in self._rounded}
         while missing:  # one format of each weight at a time: their inputs are measured once
@@ -320,8 +321,8 @@ def _name_widened(stores: Sequence[WeightMatrix]) -> list[str]:
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         lines.append(
-            f"4 bits for {names[0]}{more}: onnxruntime errs with 2 bits where the outputs are not "
-            "a multiple of 4"
+            f"4 bits for {names[0]}{more}: onnxruntime computes 2 bits wrongly unless the outputs "
+            "are a multiple of 4"
         )
     return lines
 

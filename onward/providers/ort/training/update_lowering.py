@@ -10,10 +10,10 @@ from onward.providers.ort.training.lowered import LoweredUpdate
 
 
 def lower_update(model: ir.Model, flat: bool) -> LoweredUpdate:
-    """Lower an update graph; if it updates flat vectors, also over pairs of adjacent ones."""
+    """Lower an update graph; of flat vectors, also with a x + b y as one matrix product."""
     model = inline_calls(model.clone())
-    has_narrow = any(value.dtype == ir.DataType.BFLOAT16 for value in model.graph.inputs)
-    bound, blocks = paired(model) if flat and not has_narrow else (model, ())
+    has_bfloat16 = any(value.dtype == ir.DataType.BFLOAT16 for value in model.graph.inputs)
+    bound, blocks = paired(model) if flat and not has_bfloat16 else (model, ())
     return LoweredUpdate(
         graph=ir.to_proto(model).SerializeToString(),
         bound=ir.to_proto(bound).SerializeToString(),

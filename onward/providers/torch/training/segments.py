@@ -1,4 +1,4 @@
-"""TorchSegments: the train graph as functions that run one after the other."""
+"""TorchSegments: the train graph as torch functions, cut where processes communicate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class _Function(NamedTuple):
 
 
 class TorchSegments:
-    """Functions of the forward pass, then one for each update, with the tensors that pass on.
+    """Segments of the forward pass, then one of the backward pass for each update.
+
+    It holds the tensors that later segments read.
 
     Functions read parameters in the storage that the store's vectors have at the call: between
     segments a storage may be freed (`untyped_storage().resize_(0)`) and allocated again.
@@ -116,12 +118,12 @@ class TorchSegments:
         return gradients  # type: ignore[no-any-return]
 
     def skip(self, i: int) -> None:
-        """Take part in the sums of a segment, whose batch is empty here."""
+        """Join the all-reduces of a segment with zeros: this process has no rows."""
         for function in self._segments[i]:
             shared = self._functions[function].sum
             if shared is not None:
                 dtype = getattr(torch, shared.dtype)
-                self._add_up(torch.zeros(shared.size, dtype=dtype, device=self._device))
+                self._all_reduce_sum(torch.zeros(shared.size, dtype=dtype, device=self._device))
 
     def _run(
         self, i: int, run: Run, held: Tensor | None, *, first: bool
@@ -137,11 +139,11 @@ class TorchSegments:
         made = dict(zip(function.gives, values))
         self._values |= {n: value for n, value in made.items() if self._last_reader.get(n, -1) > i}
         if function.sum is not None:
-            self._add_up(made[function.sum.part])
+            self._all_reduce_sum(made[function.sum.part])
             self._values[function.sum.total] = made[function.sum.part]
         return made, gradients
 
-    def _add_up(self, vector: Tensor) -> None:
+    def _all_reduce_sum(self, vector: Tensor) -> None:
         assert self._all_reduce is not None
         self._all_reduce(vector)
 

@@ -63,7 +63,7 @@ class TorchFeeds:
     def _key_on_gpu(self, feeds: Mapping[str, Any]) -> Any:
         """Names, types and shapes of feeds that are all on this GPU; None for others.
 
-        Feeds that fit once, fit again: the checks cost more than a small step.
+        Feeds of the same types and shapes are not checked again: it costs more than a small step.
         """
         if self._device.type != "cuda" or type(feeds) is not dict:
             return None

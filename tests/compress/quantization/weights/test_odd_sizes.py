@@ -81,6 +81,6 @@ def test_a_budget_gives_4_bits_too() -> None:
 def test_the_notes_name_the_weights_and_plans_are_checked() -> None:
     quantizer = WeightQuantizer(product(256, 6), bits=2)
     [name], [note] = quantizer.plan, quantizer.notes
-    assert note.startswith(f"4 bits for {name}: onnxruntime errs with 2 bits")
-    with pytest.raises(OptionError, match="not a multiple of 4"):
+    assert note.startswith(f"4 bits for {name}: onnxruntime computes 2 bits wrongly")
+    with pytest.raises(OptionError, match="a multiple of 4, not 6"):
         quantizer.write({name: NodeFormat(kind="weights", bits=2, block=32)})
