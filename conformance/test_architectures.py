@@ -1,6 +1,6 @@
 """onward.Module equals eager torch on the architectures of conformance/architectures/.
 
-`make test` compares those of SAMPLED, `scripts/test -m slow` all of them.
+`make integration` compares those of SAMPLED, `scripts/test -m slow` all of them.
 """
 
 from __future__ import annotations
