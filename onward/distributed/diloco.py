@@ -117,10 +117,10 @@ class DiLoCoAverager:
         for name, each in own.items():
             found = state.get(name)
             if found is None or found.shape != tuple(each.shape):
-                given = "no" if found is None else f"{found.size}"
+                given = "is missing" if found is None else f"has {found.size} elements"
                 raise CheckpointMismatch(
-                    f"the checkpoint does not fit: DiLoCo's {name} has {given} elements, this run "
-                    f"needs {each.numel()}\n"
+                    f"the checkpoint does not fit: DiLoCo's {name} {given}, this run needs "
+                    f"{each.numel()}\n"
                     "continue with the settings of DiLoCo and of the model that were saved"
                 )
         for name, each in own.items():

@@ -67,7 +67,7 @@ class BufferArea:
         if type(start) is not int or type(size) is not int:
             raise ValueError(f"invalid buffer position: {place}")
         if size < 0 or not first <= start <= start + size <= last:
-            raise ValueError(f"the place {place} is outside of the area")
+            raise ValueError(f"the buffer position {place} is outside of the area")
         found = self._bytes[start : start + size]
         return found.copy() if self._copies else found
 

@@ -206,7 +206,7 @@ def test_errors_are_divided_among_another_number_of_processes() -> None:
 def test_a_state_of_another_bucket_is_refused() -> None:
     def run(communicator: Any) -> None:
         reducer = TopK().open(communicator, PLACES)
-        with pytest.raises(CheckpointMismatch, match="have 3 elements, not 144"):
+        with pytest.raises(CheckpointMismatch, match="has 3 elements, this run needs 144"):
             reducer.restore({"error": np.zeros(3, np.float32)})
         reducer.restore({})
 

@@ -54,5 +54,5 @@ def test_a_buffer_that_does_not_fit_is_sent(sides: tuple[BufferArea, BufferArea]
     "place", [[0, 8], [-8, 8], [1 << 40, 8], [1 << 27, -1], ["0", 8], [0.5, 1]]
 )
 def test_a_place_outside_is_refused(sides: tuple[BufferArea, BufferArea], place: object) -> None:
-    with pytest.raises(ValueError, match="place"):
+    with pytest.raises(ValueError, match="buffer position"):
         sides[0].take([place], iter([]))
