@@ -13,7 +13,7 @@ import torch
 from onward.distributed.communicator import Work
 from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
-from onward.distributed.one_graph import OneGraph
+from onward.distributed.one_graph import OneGraph, own_draw
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import OptionError
 from onward.programs.batch_weights import BatchWeight
@@ -91,11 +91,6 @@ class DistributedTraining:
         self._finish_sums(sums or self._start_sums(started))
         return {**started.results, LOSS: self._loss}
 
-    def _own(self, draw: Draw) -> Draw:
-        """What the random numbers of this process depend on."""
-        whole = self._groups.whole
-        return draw._replace(micro=draw.micro * whole.size + whole.rank)
-
     def _compute_otherwise(
         self,
         way: LogicalShards | OneGraph,
@@ -134,7 +129,8 @@ class DistributedTraining:
         """Run the forward pass; None if the batch is empty in all processes."""
         share = BatchShare(self._groups, self._layout.weight, feeds)
         hooks = _Hooks(self._exchange, share)
-        results = self._engine.run_forward_segments(feeds, self._own(draw), first, hooks)
+        own = own_draw(draw, self._groups.whole)
+        results = self._engine.run_forward_segments(feeds, own, first, hooks)
         if results is not None:
             return _ForwardPass(share, results, is_empty=False)
         if not share.parts():

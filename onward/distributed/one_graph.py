@@ -76,8 +76,7 @@ class OneGraph:
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw, scale: float, replaces: bool) -> Results:
         """The results of this process's rows; without rows, its gradients stay as they are."""
-        engine, size = self._engine, self._communicator.size
-        own = draw._replace(micro=draw.micro * size + self._communicator.rank)
+        engine, own = self._engine, own_draw(draw, self._communicator)
         results = engine.compute_gradients(feeds, own, scale, first=replaces)
         if results is not None:
             return results
@@ -99,6 +98,11 @@ class OneGraph:
         """Start to all-reduce numbers."""
         vector = torch.tensor(numbers, dtype=torch.float64)
         return _Sums(vector, self._communicator.all_reduce(vector))
+
+
+def own_draw(draw: Draw, communicator: Communicator) -> Draw:
+    """What the random numbers of this process depend on."""
+    return draw._replace(micro=draw.micro * communicator.size + communicator.rank)
 
 
 class _Sums(NamedTuple):

@@ -5,7 +5,7 @@
 
 `x` and `w` are rounded to e4m3 (4 bits of exponent, 3 of mantissa), `dy` to e5m2, each after a
 division by its scale: `scales` are those of x, w and dy, in float32. Larger numbers than the type
-has are cut off; infinite ones become NaN, so that nobody takes the result for finite. `largest` are
+has are cut off; infinite ones become NaN, so that a result is not finite by mistake. `largest` are
 the largest absolute values of x and w, and of dy, of which later scales are computed.
 
 The bodies multiply the rounded numbers in float32, so that any runtime computes the same numbers,

@@ -25,7 +25,7 @@ def find_same_run(runs: Path, config: TrainConfig) -> RunFolder:
     return found
 
 
-def find_unfinished_run(
+def find_run_of_launch(
     runs: Path, config: TrainConfig, launch: str | None, restarts: int
 ) -> RunFolder | None:
     """The run that a launcher's processes were training when it started them again.

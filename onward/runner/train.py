@@ -30,7 +30,7 @@ from onward.runner.run import Run
 from onward.runner.run_checkpoints import open_checkpoints, resume_run, save_checkpoint
 from onward.runner.run_folder import RunFolder, find_run, new_run_folder
 from onward.runner.run_process import living_process
-from onward.runner.same_run import find_same_run, find_unfinished_run
+from onward.runner.same_run import find_run_of_launch, find_same_run
 from onward.runner.share_plan import parallel_settings, share_plan
 from onward.runner.team import ALONE, Team, ending_together, run_on_all, run_on_first
 
@@ -194,7 +194,7 @@ def _stem(source: Any) -> str:
 def _find_folder(config: TrainConfig, resume: bool, team: Team) -> RunFolder | None:
     """The run to resume; None: a new one. Processes that were started again resume theirs."""
     if not resume:
-        return find_unfinished_run(Path(config.runs), config, team.launch, team.restarts)
+        return find_run_of_launch(Path(config.runs), config, team.launch, team.restarts)
     runs = Path(config.runs)
     found = find_run(runs, config.name) if config.name else find_same_run(runs, config)
     if process := living_process(found.read_record()):

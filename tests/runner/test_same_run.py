@@ -12,7 +12,7 @@ from onward.runner.config import TrainConfig, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.run_folder import RunFolder
 from onward.runner.run_process import this_process
-from onward.runner.same_run import find_same_run, find_unfinished_run
+from onward.runner.same_run import find_run_of_launch, find_same_run
 
 
 def write_run(runs: Path, name: str, config: TrainConfig, **record: Any) -> RunFolder:
@@ -40,29 +40,29 @@ def test_processes_that_start_again_find_their_own_run(tmp_path: Path) -> None:
     expected = write_run(tmp_path, "c", config, launch="job", status="failed")
     write_run(tmp_path, "d", config, launch="other", status="running")
     write_run(tmp_path, "e", make_config(epochs=6), launch="job", status="running")
-    assert find_unfinished_run(tmp_path, config, "job", 0) == expected
-    assert find_unfinished_run(tmp_path, config, "new", 0) is None
+    assert find_run_of_launch(tmp_path, config, "job", 0) == expected
+    assert find_run_of_launch(tmp_path, config, "new", 0) is None
     terminated = write_run(
         tmp_path, "f", config, launch="job", status="interrupted", terminated=True
     )  # by the launcher, because a machine joined
-    assert find_unfinished_run(tmp_path, config, "job", 0) == terminated
+    assert find_run_of_launch(tmp_path, config, "job", 0) == terminated
     named = config.model_copy(update={"name": "z"})
-    assert find_unfinished_run(tmp_path, named, "job", 1) is None
+    assert find_run_of_launch(tmp_path, named, "job", 1) is None
 
 
 def test_a_process_that_fails_after_the_run_finds_it_complete(tmp_path: Path) -> None:
     config = make_config(epochs=5)
     complete = write_run(tmp_path, "a", config, launch="job", status="finished")
-    assert find_unfinished_run(tmp_path, config, "job", 1) == complete
-    assert find_unfinished_run(tmp_path, config, "job", 0) is None  # it is asked for a new run
+    assert find_run_of_launch(tmp_path, config, "job", 1) == complete
+    assert find_run_of_launch(tmp_path, config, "job", 0) is None  # it is asked for a new run
     write_run(tmp_path, "b", config, status="finished")
-    assert find_unfinished_run(tmp_path, config, None, 1) is None  # of which job, is not known
+    assert find_run_of_launch(tmp_path, config, None, 1) is None  # of which job, is not known
 
 
 def test_a_launcher_without_a_name_counts_its_starts(tmp_path: Path) -> None:
     config = make_config(epochs=5)
     died = write_run(tmp_path, "a", config, status="running", host="elsewhere", pid=1)
-    assert find_unfinished_run(tmp_path, config, None, 0) is None
-    assert find_unfinished_run(tmp_path, config, None, 1) == died
+    assert find_run_of_launch(tmp_path, config, None, 0) is None
+    assert find_run_of_launch(tmp_path, config, None, 1) == died
     write_run(tmp_path, "b", config, status="running", **(this_process() | {"pid": 1}))
-    assert find_unfinished_run(tmp_path, config, None, 1) == died  # process 1 trains b
+    assert find_run_of_launch(tmp_path, config, None, 1) == died  # process 1 trains b

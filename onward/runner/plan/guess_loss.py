@@ -63,8 +63,11 @@ def choose_loss(
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
     if port.ending and reads is port.scores:
         why = f"{why}; it reads the scores before the final {port.ending}"
-    if name != "cross_entropy":
-        _refuse_class_settings(config, name)
+    if name != "cross_entropy" and (given := _cross_entropy_settings(config)):
+        raise OptionError(
+            f"{given[0]} is for classifiers, trained with cross entropy, not with {name}\n"
+            f"leave {given[0]} out"
+        )
     if name == "cross_entropy" and _has_sigmoids(config, port, facts):
         labels = reads.shape[:1]
         why = f"{why}, where every class has its own"
@@ -81,22 +84,19 @@ def choose_loss(
     return ChosenLoss(loss, name, reads.name, dtype, reads.shape, None, choice)
 
 
-def _refuse_class_settings(config: TrainConfig, name: str) -> None:
+def _cross_entropy_settings(config: TrainConfig) -> list[str]:
+    """The names of given settings that only a cross entropy has."""
     given = {
         "mixup": bool(config.mixup),
         "label_smoothing": bool(config.label_smoothing),
         "ignore_index": config.ignore_index is not None,
     }
-    for setting in (setting for setting, is_given in given.items() if is_given):
-        raise OptionError(
-            f"{setting} is for classifiers, trained with cross entropy, not with {name}\n"
-            f"leave {setting} out"
-        )
+    return [name for name, is_given in given.items() if is_given]
 
 
 def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:
     """Whether each class has a Sigmoid, whose probabilities a cross entropy would not train."""
-    is_plain = not (config.mixup or config.label_smoothing or config.ignore_index is not None)
+    is_plain = not _cross_entropy_settings(config)
     is_row = facts is not None and not facts.shape and len(port.scores.shape) == 2
     return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and is_row
 

@@ -64,8 +64,8 @@ def find_tokenizer(
     if known is not None:  # characters
         return None
     if isinstance(model, (str, os.PathLike)):
-        beside = Path(model).expanduser().parent / _FILE
-        return FoundTokenizer(beside, "next to the model") if beside.is_file() else None
+        path = Path(model).expanduser().parent / _FILE
+        return FoundTokenizer(path, "next to the model") if path.is_file() else None
     return None
 
 
