@@ -5,14 +5,15 @@
     python benchmarks/memory_budget.py --device cuda          # GPT-2 124M, 16 x 1024, float32
     python benchmarks/memory_budget.py --device cuda --largest --limit 24   # the largest batch
 
-A process for each row. CPU: a transformer of 4 layers, or with --small of 2, its time the least of
+A process for each row; on CUDA the rows compile in parallel, then each is measured while the others
+wait. CPU: a transformer of 4 layers, or with --small of 2, its time the least of
 several steps; memory is what the first step adds to the resident set (onnxruntime), or what torch
 allocates during a step: activations without parameters and slots. CUDA: GPT-2 from transformers,
 compiled by Inductor and recorded as a CUDA graph; `eager` is torch without a compiler, the same
 module and AdamW. Time is the median step; memory is the peak that torch allocated, or what recorded
 graphs hold, whichever is more. `planned` is memory_report's figure for the same. `loss` is the
 largest difference from the first row's losses. --largest searches the largest batch that trains
-within --limit GiB: twice as many samples until it fails, then halfway between.
+within --limit GiB: twice as many samples until it fails, then halfway between, rows in parallel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ PROVIDERS = {
 }
 STEPS = 10
 WARM = 4  # steps that compile and record
+READY = "ready"  # a child's line when it has compiled; it measures after a line of input
 
 
 def on_cpu(row: str, provider: str, small: bool) -> dict[str, Any]:
@@ -125,6 +128,9 @@ def on_cuda(
         step, memory = open_session(exported.model, row, chosen, feeds)
         planned = memory.peak
     losses = [step() for _ in range(WARM)]
+    torch.cuda.synchronize()
+    print(READY, flush=True)
+    sys.stdin.readline()
     torch.cuda.reset_peak_memory_stats()
     seconds = []
     for _ in range(STEPS):
@@ -199,13 +205,13 @@ def search_largest(row: str, given: argparse.Namespace) -> dict[str, Any]:
     tried: dict[int, str] = {}
 
     def fits(batch: int) -> bool:
-        done = measure(row, given, ["--batch", str(batch), "--limit", str(given.limit)])
-        is_short = "out of memory" in done.stderr.lower()
-        if done.returncode and not is_short:
-            raise RuntimeError(f"{row}, batch {batch}: {last_line(done.stderr)}")
-        tried[batch] = "too large" if done.returncode else "trains"
+        child = start(row, given, ["--batch", str(batch), "--limit", str(given.limit)])
+        _, errors = child.communicate("go\n")
+        if child.returncode and "out of memory" not in errors.lower():
+            raise RuntimeError(f"{row}, batch {batch}: {last_line(errors)}")
+        tried[batch] = "too large" if child.returncode else "trains"
         print(f"  {row:8}  batch {batch:5}  {tried[batch]}", flush=True)
-        return not done.returncode
+        return not child.returncode
 
     largest = find_largest(fits, given.batch)
     print(f"{row:8}  {largest:5} samples in {given.limit:g} GiB", flush=True)
@@ -215,11 +221,33 @@ def search_largest(row: str, given: argparse.Namespace) -> dict[str, Any]:
 # -- all of them -----------------------------------------------------------------------------------
 
 
-def measure(row: str, given: argparse.Namespace, more: list[str]) -> Any:
-    """Measure a row in a process of its own."""
+def start(row: str, given: argparse.Namespace, more: list[str]) -> subprocess.Popen[str]:
+    """Open a row in a separate process."""
     command = [sys.executable, __file__, "--one", row, "--device", given.device]
     command += ["--provider", given.provider, *["--small"] * given.small, *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def measure_all(given: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """Each row with what its process printed and its errors: measured one after the other."""
+    more = ["--batch", str(given.batch)]
+    if given.device == "cpu":
+        for row in given.rows:
+            yield row, *start(row, given, more).communicate()
+        return
+    children = {row: start(row, given, more) for row in given.rows}
+    for child in children.values():
+        wait_until_ready(child)
+    for row, child in children.items():
+        yield row, *child.communicate("go\n")
+
+
+def wait_until_ready(child: subprocess.Popen[str]) -> None:
+    """Read what a child prints until it is ready, or has failed."""
+    assert child.stdout is not None
+    while (line := child.stdout.readline()) and line.strip() != READY:
+        pass
 
 
 def last_line(text: str) -> str:
@@ -229,12 +257,11 @@ def last_line(text: str) -> str:
 def compare(given: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all rows against the first."""
     found: list[dict[str, Any]] = []
-    for row in given.rows:
-        done = measure(row, given, ["--batch", str(given.batch)])
-        if done.returncode:
-            print(f"{row:8}  failed: {last_line(done.stderr)}")
+    for row, printed, errors in measure_all(given):
+        if not printed.strip():
+            print(f"{row:8}  failed: {last_line(errors)}", flush=True)
             continue
-        figures = json.loads(done.stdout.splitlines()[-1])
+        figures = json.loads(printed.splitlines()[-1])
         losses = figures.pop("losses")
         first = found[0]["losses"] if found else losses
         figures["loss"] = max(abs(a - b) for a, b in zip(losses, first))
@@ -270,7 +297,8 @@ def main() -> None:
         return
     if given.largest:
         given.limit = 24.0 if given.limit is None else given.limit
-        found = [search_largest(row, given) for row in given.rows or SEARCHED]
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda row: search_largest(row, given), given.rows or SEARCHED))
     else:
         given.rows = given.rows or (ON_CUDA if is_cuda else list(ROWS))
         found = compare(given)

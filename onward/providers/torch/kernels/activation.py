@@ -63,8 +63,8 @@ def selu(x: Tensor, *, alpha: float, gamma: float) -> Tensor:
 @kernel("Gelu")
 def gelu(x: Tensor, *, approximate: str) -> Tensor:
     """x * Phi(x), or Phi's approximation by tanh"""
-    if has_narrow_form(x, approximate):
-        return narrow_gelu(x)
+    if has_narrow_form(x):
+        return narrow_gelu(x, approximate)
     return F.gelu(x, approximate=approximate)
 
 

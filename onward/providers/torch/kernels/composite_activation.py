@@ -21,8 +21,8 @@ aten = torch.ops.aten
 @composite("GeluGrad")
 def gelu_grad(x: Tensor, y: Unused, dy: Tensor, *, approximate: str, wrt: Ints) -> tuple[Tensor]:
     """dx = dy (Phi(x) + x phi(x)), or of Phi's approximation by tanh"""
-    if has_narrow_form(x, approximate):
-        return (narrow_gelu_gradient(dy, x),)
+    if has_narrow_form(x):
+        return (narrow_gelu_gradient(dy, x, approximate),)
     dx = aten.gelu_backward(dy, x, approximate=approximate)
     return (materialized(dx) if x.is_cuda else dx,)
 

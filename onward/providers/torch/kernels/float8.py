@@ -83,6 +83,7 @@ def _product(
         return (a.to(torch.float32) @ b.to(torch.float32) * (sa * sb)).to(dtype)
     # the kernels take rows of a, and columns of b
     columns = b.t().contiguous().t()
+    sa, sb = sa.clone(), sb.clone()  # cuBLAS takes no scale from the middle of a tensor
     y: Tensor = torch._scaled_mm(
         a.contiguous(), columns, scale_a=sa, scale_b=sb, out_dtype=dtype, use_fast_accum=fast
     )

@@ -43,18 +43,18 @@ def run_after(x: Tensor, token: Unused = None) -> Tensor:
 
 
 @kernel(CHANGE_AFTER, domain=DOMAIN)
-def change_after(x: Tensor, token: Tensor) -> Tensor:
-    """x; for a compiler, changed once the token is computed"""
+def change_after(x: Tensor, *tokens: Tensor) -> Tensor:
+    """x; for a compiler, changed once the tokens are computed"""
     if _overlaps(x):  # elements that share memory cannot be changed
-        return copy_after(x, token)
-    torch.ops.onward.change_after(x, token)
+        return copy_after(x, *tokens)
+    torch.ops.onward.change_after(x, list(tokens))
     return x
 
 
 @kernel(COPY_AFTER, domain=DOMAIN)
-def copy_after(x: Tensor, token: Tensor) -> Tensor:
-    """A copy of x, once the token is computed"""
-    copied: Tensor = torch.ops.onward.copy_after(x, token)
+def copy_after(x: Tensor, *tokens: Tensor) -> Tensor:
+    """A copy of x, once the tokens are computed"""
+    copied: Tensor = torch.ops.onward.copy_after(x, list(tokens))
     return copied
 
 
@@ -62,22 +62,25 @@ def _overlaps(x: Tensor) -> bool:
     return any(size > 1 and not stride for size, stride in zip(x.shape, x.stride()))
 
 
-@torch.library.custom_op("onward::change_after", mutates_args=("x",))
-def _change_after(x: Tensor, token: Tensor) -> None:
-    """Do nothing. A compiler takes it for a change of x that reads the token."""
+_ANY_LAYOUT = (torch.Tag.flexible_layout,)  # else a compiler may copy tokens for their strides
+
+
+@torch.library.custom_op("onward::change_after", mutates_args=("x",), tags=_ANY_LAYOUT)
+def _change_after(x: Tensor, tokens: list[Tensor]) -> None:
+    """Do nothing. A compiler takes it for a change of x that reads the tokens."""
 
 
 @torch.library.custom_op("onward::copy_after", mutates_args=())
-def _copy_after(x: Tensor, token: Tensor) -> Tensor:
+def _copy_after(x: Tensor, tokens: list[Tensor]) -> Tensor:
     return x.clone()
 
 
 @_change_after.register_fake
-def _(x: Tensor, token: Tensor) -> None: ...
+def _(x: Tensor, tokens: list[Tensor]) -> None: ...
 
 
 @_copy_after.register_fake
-def _(x: Tensor, token: Tensor) -> Tensor:
+def _(x: Tensor, tokens: list[Tensor]) -> Tensor:
     return torch.empty_like(x)
 
 

@@ -83,6 +83,24 @@ def test_barriers_copy_feeds_and_nothing_else() -> None:
     assert set(copied) <= {"x"} and any(node.op_type == CHANGE_AFTER for node in barriers)
 
 
+def test_barriers_wait_for_gradients_that_were_computed_before_them() -> None:
+    """Else a compiler may compute them at the end, and keep what they are computed from."""
+    program = build_program(
+        wide_layers(), losses.CrossEntropy(), optimizers.SGD(), {"memory": Memory(level=2)}
+    )
+    graphs = lower_program(program, make_inductor({"device": "cpu"}, SessionOptions()))
+    assert graphs is not None
+    gradients = {parameter.gradient for parameter in program.layout.parameters}
+    seen: set[str] = set()  # gradients that exist before a node
+    awaited: set[str] = set()
+    for node in graphs.train.model.graph:
+        if node.op_type == CHANGE_AFTER:
+            awaited |= {str(value.name) for value in node.inputs[2:] if value is not None}
+            assert seen <= awaited
+        seen |= {str(value.name) for value in node.outputs} & gradients
+    assert len(awaited & gradients) > LAYERS
+
+
 def test_values_that_overlap_are_copied() -> None:
     x, token = torch.ones(1, 3).expand(2, 3), torch.ones(1)
     y = change_after(x, token)
