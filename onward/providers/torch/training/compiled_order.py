@@ -37,7 +37,8 @@ def write_barriers(model: ir.Model, feeds: Collection[str]) -> ir.Model:
         given = node.inputs[0]
         assert given is not None
         origin = _origin(given)
-        tokens = [each for each in waiting if _origin(each) is not origin]
+        old = set(map(id, node.inputs))
+        tokens = [v for v in waiting if id(v) not in old and _origin(v) is not origin]
         first = len(node.inputs)
         node.resize_inputs(first + len(tokens))
         for index, token in enumerate(tokens, first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onward.graph.operators import VIEWS
 from onward.passes.random_functions import DROPOUT_MASK, calls
 from onward.programs.memory.engine_memory import EngineMemory
 from onward.providers.provider import Provider
@@ -14,11 +15,15 @@ from onward.providers.torch.training.lowering import prepare_graph
 
 
 def find_kept_values(train: ir.Model, provider: Provider) -> EngineMemory:
-    """What a provider keeps: scores of a fused loss in chunks, no masks in compiled code."""
+    """What a provider keeps: scores of a fused loss in chunks, no masks in compiled code.
+
+    A transposed weight takes no memory, and is not computed again: what waits for it (a fused loss)
+    would not be recognised.
+    """
     assert isinstance(provider, TorchProvider)
     prepared = prepare_graph(train, provider)
-    most_bytes: dict[str, int] = {}
-    fixed: set[str] = set()
+    fixed = _views_of_inputs(train.graph)
+    most_bytes = dict.fromkeys(fixed, 0)
     if provider.fuses_cross_entropy:
         for each in find_fused_scores(prepared):
             most_bytes[str(each.scores.name)] = CHUNK
@@ -28,3 +33,14 @@ def find_kept_values(train: ir.Model, provider: Provider) -> EngineMemory:
         masks = calls(prepared.graph, DROPOUT_MASK)
         most_bytes.update({str(call.outputs[0].name): 0 for call in masks})
     return EngineMemory(most_bytes, frozenset(fixed))
+
+
+def _views_of_inputs(graph: ir.Graph) -> set[str]:
+    """Names of values that are parameters or feeds in another shape, or transposed."""
+    inputs = {*graph.inputs, *graph.initializers.values()}
+    views: set[ir.Value] = set()
+    for node in graph:
+        is_view = not node.domain and node.op_type in VIEWS | {"Transpose"}
+        if is_view and (node.inputs[0] in inputs or node.inputs[0] in views):
+            views.update(node.outputs)
+    return {str(value.name) for value in views}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,8 +57,11 @@ def test_masks_and_fused_scores_are_not_kept(provider: TorchProvider) -> None:
     assert planned.parameters == plain.parameters
 
 
+eager = TorchProvider("TorchExecutionProvider", torch.device("cpu"))
+
+
 def test_eager_torch_on_a_processor_keeps_everything() -> None:
-    program = build(None, TorchProvider("TorchExecutionProvider", torch.device("cpu")))
+    program = build(None, eager)
     assert not program.memory.most_bytes and not program.memory.fixed
 
 
@@ -69,6 +73,23 @@ def test_the_fused_loss_survives_the_memory_option(memory: Memory, provider: Tor
     train = graphs.train.model.clone()
     fuse_cross_entropy(train)
     assert [node.op_type for node in train.graph].count("LinearCrossEntropy") == 1
+
+
+def test_views_of_parameters_take_no_memory_and_are_not_computed_again() -> None:
+    """A fused loss does not recognise a weight that waits for the backward pass."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("batch", 8))
+    head = op.initializer("head", np.ones((8, 4), np.float32))
+    rows = op.Reshape(op.Transpose(head, perm=[1, 0]), np.array([8, 4]))
+    scores = op.MatMul(op.Transpose(op.Tanh(x), perm=[0, 1]), rows)
+    program = build_program(
+        op.model(scores=scores),
+        losses.CrossEntropy(),
+        optimizers.SGD(lr=0.1),
+        engine=lambda train: find_kept_values(train, eager),
+    )
+    views = {value.name for value in (rows, rows.producer().inputs[0])}
+    assert program.memory.fixed == views and program.memory.most_bytes == dict.fromkeys(views, 0)
 
 
 @pytest.mark.integration
