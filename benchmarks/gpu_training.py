@@ -3,7 +3,8 @@
     python benchmarks/gpu_training.py                 # every model, every engine, a file of results
     python benchmarks/gpu_training.py --models gpt2 --engines ours compile
     python benchmarks/gpu_training.py --small --device cpu   # tiny models, to try the script
-    python benchmarks/gpu_training.py one gpt2 ours
+    python benchmarks/gpu_training.py one gpt2 ours            # one engine in this process
+    python benchmarks/gpu_training.py one gpt2 ours --profile  # its kernels and their times
 
 Ours: the module in float32, exported by torch.onnx, trained by a TrainingSession with
 InductorExecutionProvider and precision bf16 (sums of the residual stream, too): float32 parameters
@@ -177,12 +178,15 @@ def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[],
     return step
 
 
-def one(name: str, engine: str, small: bool, device: str) -> None:
+def one(name: str, engine: str, small: bool, device: str, profiled: bool = False) -> None:
     """In a child process: compile, report, and measure on request."""
     began = time.perf_counter()
     make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
     step = make(name, small=small, device=device)
-    answer_requests(step, device, began)
+    if profiled:
+        print_kernels(step, device)
+    else:
+        answer_requests(step, device, began)
 
 
 def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
@@ -208,6 +212,30 @@ def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
     print(json.dumps({"ms": round(statistics.median(times), 2), "gib": round(peak, 2)}), flush=True)
 
 
+def print_kernels(step: Callable[[], Any], device: str) -> None:
+    """The kernels of a step by their time; on a GPU also the time from the first to the last."""
+    kind = "CUDA" if device == "cuda" else "CPU"
+    for _ in range(WARM):
+        step()
+    with torch.profiler.profile(
+        activities=[getattr(torch.profiler.ProfilerActivity, kind)]
+    ) as profile:
+        for _ in range(STEPS):
+            step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    times: dict[str, list[float]] = {}
+    wanted = getattr(torch.autograd.DeviceType, kind)
+    events = [event for event in profile.events() or () if event.device_type == wanted]
+    for event in events:
+        times.setdefault(event.name, []).append(event.time_range.elapsed_us())
+    ends = [event.time_range for event in events]
+    span = max(each.end for each in ends) - min(each.start for each in ends)
+    print(f"{span / STEPS / 1e3:8.3f} ms a step, from the first start to the last end")
+    for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:50]:
+        print(f"{sum(each) / STEPS / 1e3:8.3f} ms {len(each) / STEPS:7.1f} times  {name[:100]}")
+
+
 def used_memory() -> int:
     """The bytes that steps need: at their peak, or held by recorded CUDA graphs."""
     peak = torch.cuda.max_memory_allocated()
@@ -227,10 +255,11 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1, help="models that compile at once")
     if sys.argv[1:2] == ["one"]:
         parser.add_argument("one", nargs=3)
+        parser.add_argument("--profile", action="store_true", help="print kernels and their times")
         given = parser.parse_args()
         warnings.simplefilter("ignore")
         _, name, engine = given.one
-        one(name, engine, given.small, given.device)
+        one(name, engine, given.small, given.device, given.profile)
         return
     given = parser.parse_args()
     rows = []
