@@ -4,10 +4,9 @@
     python benchmarks/gpu_losses.py --small --device cpu   # tiny models, to try the script
 
 Every step has another batch, dropout is 0, AdamW; the residual blocks of ResNet-50 start with a
-scale of 0. `float32` is the largest difference between
-our losses and eager's; `bf16 ours` and `bf16 eager` are the mean distances of the losses in
-bfloat16 (ours by a pass, torch's by autocast) to eager's in float32. A process for each model, all
-of them at once.
+scale of 0. `float32` is the largest difference between our losses and eager's; `bf16 ours` and
+`bf16 eager` are the mean distances of the losses in bfloat16 (ours by a pass, torch's by autocast)
+to eager's in float32. Each model has a separate process; they run at the same time.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
 
 
 def print_kernels(step: Callable[[], Any], device: str) -> None:
-    """The kernels of a step by their time; on a GPU also the time from the first to the last."""
+    """The time from the first to the last kernel of a step, and the kernels by their time."""
     kind = "CUDA" if device == "cuda" else "CPU"
     for _ in range(WARM):
         step()

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.drop_unused import drop_unused
 from onward.passes.memory_functions import RUN_AFTER, is_barrier, register_memory_function
@@ -15,7 +16,6 @@ from onward.programs.memory.schedule import ScheduledNode, make_schedule
 from onward.programs.memory.train_sizes import COPY_OF, node_key
 
 RESTORES = "onward.restores"  # metadata of a call: the value whose stashed form it restores
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def repeat_nodes(
@@ -87,7 +87,7 @@ class _CopyWriter:
         for value in node.outputs:
             self._depths[value] = depth
             deepest = self._depths.get(self._token, 0) if self._token is not None else 0
-            if value.name and value.dtype in _FLOATS and depth > deepest:
+            if value.name and value.dtype in FLOATS and depth > deepest:
                 self._token = value
 
     def _repeat(self, step: ScheduledNode, replaced: dict[ir.Value, ir.Value]) -> None:

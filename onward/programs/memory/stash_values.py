@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.memory_functions import (
     AWAIT_FETCH,
@@ -24,7 +25,6 @@ from onward.programs.memory.train_sizes import COPY_OF, TrainSizes, node_key
 
 _SMALLEST = 1 << 16  # bytes: to move or convert less takes longer than it is worth
 _AHEAD = 32  # backward nodes that run while a value is fetched
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass
@@ -46,7 +46,7 @@ def stash_values(
     writer = _Writer(model)
     count = 0
     for each in found:
-        is_float = each.value.dtype in _FLOATS
+        is_float = each.value.dtype in FLOATS
         if offload and each.first > _AHEAD:
             restore = writer.offload(each, backward[each.first - _AHEAD])
         elif eight_bits and is_float:
@@ -176,4 +176,4 @@ class _Writer:
 def _token(reader: ir.Node) -> ir.Value | None:
     """A value that the backward has computed before a node runs."""
     made = [v for v in reader.inputs if v is not None and v.producer() is not None]
-    return next((v for v in reversed(made) if v.dtype in _FLOATS), None)
+    return next((v for v in reversed(made) if v.dtype in FLOATS), None)

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.graph.operators import VIEWS, named
 from onward.graph.scopes import ancestors
 from onward.passes.memory_functions import is_await, is_barrier
@@ -27,7 +28,6 @@ from onward.providers.torch.kernels.memory import CHANGE_AFTER, COPY_AFTER
 from onward.providers.torch.private_domain import DOMAIN
 
 _VIEWS = VIEWS | named("Cast Expand Gather Slice Split Transpose")  # torch may copy nothing
-_FLOATS = {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def write_barriers(model: ir.Model, feeds: Collection[str]) -> ir.Model:
@@ -37,8 +37,7 @@ def write_barriers(model: ir.Model, feeds: Collection[str]) -> ir.Model:
         given = node.inputs[0]
         assert given is not None
         origin = _origin(given)
-        old = set(map(id, node.inputs))
-        tokens = [v for v in waiting if id(v) not in old and _origin(v) is not origin]
+        tokens = [v for v in waiting if v not in node.inputs and _origin(v) is not origin]
         first = len(node.inputs)
         node.resize_inputs(first + len(tokens))
         for index, token in enumerate(tokens, first):
@@ -60,7 +59,7 @@ def _barriers(graph: ir.Graph) -> Iterator[tuple[ir.Node, list[ir.Value]]]:
             yield node, [value for value in fresh if _is_read_after(value, place, places)]
             fresh = []
         else:
-            fresh += [v for v in node.outputs if v.dtype in _FLOATS and v not in forward]
+            fresh += [v for v in node.outputs if v.dtype in FLOATS and v not in forward]
 
 
 def _is_read_after(value: ir.Value, place: int, places: dict[ir.Node, int]) -> bool:

@@ -17,8 +17,8 @@ from onward.providers.torch.training.lowering import prepare_graph
 def find_kept_values(train: ir.Model, provider: Provider) -> EngineMemory:
     """What a provider keeps: scores of a fused loss in chunks, no masks in compiled code.
 
-    A transposed weight takes no memory, and is not computed again: what waits for it (a fused loss)
-    would not be recognised.
+    A transposed weight is a view: it takes no memory. It is not computed again, because its copy
+    would hide a linear layer and its loss from the operator that fuses them.
     """
     assert isinstance(provider, TorchProvider)
     prepared = prepare_graph(train, provider)
