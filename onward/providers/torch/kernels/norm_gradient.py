@@ -49,7 +49,7 @@ def norm_gradient(
 ) -> tuple[Tensor, ...]:
     """dx, dscale, db, masked and the sum of its rows"""
     shape = x.shape[axis:]
-    size = (-1, shape.numel())
+    size = (x.shape[:axis].numel(), shape.numel())
     rows = [each.reshape(size).contiguous() for each in (x, *terms)]
     last = None if residual is None else residual.reshape(size).contiguous()
     numbers = [None if each is None else each.reshape(-1).float() for each in (mean, inv)]

@@ -5,7 +5,7 @@
     every other                       copies the arguments to the graph's buffers and replays
 
 A replay costs the host one call, however many kernels there are. All graphs share one pool of
-memory: results are copied out of it before another graph runs.
+memory (graph_pool.py): results are copied out of it before another graph runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.training.graph_pool import GraphPool
 
 log = logging.getLogger("onward")
 
@@ -46,7 +47,7 @@ class CapturedCalls:
     as it is, after a warning.
     """
 
-    def __init__(self, function: Callable[..., Any], pool: Any) -> None:
+    def __init__(self, function: Callable[..., Any], pool: GraphPool) -> None:
         self._function, self._pool = function, pool
         self._recorded: dict[Any, _Recorded] = {}
         self._seen: set[Any] = set()
@@ -69,10 +70,8 @@ class CapturedCalls:
         arguments = [
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in given
         ]
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                results = self._function(*arguments)
+            graph, results = self._pool.record(lambda: self._function(*arguments))
         except Exception as error:  # torch raises several, and so do kernels
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             log.warning(

@@ -13,6 +13,7 @@ from onward.programs.program import LOSS
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.training.captured_calls import CapturedCalls
+from onward.providers.torch.training.graph_pool import GraphPool
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs
 from onward.providers.torch.training.step_feeds import Batch
 from onward.providers.torch.training.step_functions import StepFunctions
@@ -29,7 +30,7 @@ class StepCalls:
 
     def __init__(self, graphs: TorchGraphs, functions: StepFunctions, *, records: bool) -> None:
         self._graphs, self._layout, self._functions = graphs, graphs.layout, functions
-        self._pool = torch.cuda.graph_pool_handle() if records else None
+        self._pool = GraphPool() if records else None
         self._written: dict[tuple[str, bool], Function] = {}
 
     def step(self, batch: Batch) -> tuple[dict[str, Any], Tensor]:

@@ -19,6 +19,7 @@ from onward.providers.torch.inductor import make_inductor
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.training.captured_calls import CapturedCalls
 from onward.providers.torch.training.executable import TorchTraining, open_program
+from onward.providers.torch.training.graph_pool import GraphPool
 from tests.sessions.training.small import batches, mlp
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
@@ -104,7 +105,7 @@ def test_each_shape_has_a_graph_and_results_are_copies() -> None:
         total.add_(x.sum())
         return (x * 2,)
 
-    calls = CapturedCalls(add, torch.cuda.graph_pool_handle())
+    calls = CapturedCalls(add, GraphPool())
     kept = []
     for size in (2, 3, 2, 3, 2, 3):
         kept.append(calls(torch.ones(size, device="cuda") * size)[0])
@@ -117,7 +118,7 @@ def test_each_shape_has_a_graph_and_results_are_copies() -> None:
 def test_a_function_that_waits_for_the_device_runs_unrecorded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    calls = CapturedCalls(lambda x: (x * float(x.sum()),), torch.cuda.graph_pool_handle())
+    calls = CapturedCalls(lambda x: (x * float(x.sum()),), GraphPool())
     x = torch.ones(2, device="cuda")
     assert [calls(x)[0].tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
     assert "cannot be recorded as a CUDA graph" in caplog.text
