@@ -43,7 +43,7 @@ def model(name: str, folder: Path) -> tuple[Path, models.Feeds]:
 
 
 def open_sizes(path: Path, feeds: models.Feeds) -> dict[str, int]:
-    """The size of each open dimension, by input and place, as the feeds have it."""
+    """The size of each dynamic dimension, by input and place, as the feeds have it."""
     session = onward.InferenceSession(path, providers=[CPU])
     return {
         f"{arg.name}:{place}": feeds[arg.name].shape[place]

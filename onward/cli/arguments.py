@@ -91,7 +91,7 @@ Providers = Annotated[
 Sizes = Annotated[
     list[str] | None,
     typer.Option(
-        "--size", "-s", metavar="NAME=N", help="Fix an open dimension: batch=8, or image:0=8."
+        "--size", "-s", metavar="NAME=N", help="Fix a dynamic dimension: batch=8, or image:0=8."
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The seed of random feeds.")]

@@ -75,7 +75,7 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="NAME=SIZES",
-            help="The shape of a random input: tokens=1,128; open sizes are 1.",
+            help="The shape of a random input: tokens=1,128; dynamic sizes are 1.",
             rich_help_panel=_LOAD,
         ),
     ] = None,

@@ -51,8 +51,8 @@ def inspect(
 ) -> None:
     """Show a model's inputs, outputs, operators and weights.
 
-    Also what a run costs, with open dimensions of 1 or the --size given. No weight is read and no
-    engine is loaded. --providers loads all engines and asks which nodes each runs; --provider does
+    Also what a run costs, with dynamic dimensions of 1 or the --size given. No weight is read, no
+    engine loaded. --providers loads all engines and asks which nodes each runs; --provider does
     the same for a session with those providers.
 
     \b

@@ -54,12 +54,12 @@ def providers(as_json: arguments.Json = False) -> None:
         print_json(rows)
         return
     table = make_table("provider", "short name", "version", "description")
-    for row in (row for row in rows if row["here"]):
-        table.add_row(row["name"], row["called"], row["version"], row["what"])
+    for row in (row for row in rows if row["available"]):
+        table.add_row(row["name"], row["short_name"], row["version"], row["description"])
     console = make_console()
     console.print(table)
     missing = make_table("provider", "needs")
-    lacking = [row for row in rows if not row["here"]]
+    lacking = [row for row in rows if not row["available"]]
     for row in (row for row in lacking if row["needs"] != _OTHER_BUILD):
         missing.add_row(row["name"], row["needs"])
     rest = [row["name"] for row in lacking if row["needs"] == _OTHER_BUILD]
@@ -70,10 +70,10 @@ def providers(as_json: arguments.Json = False) -> None:
 def _facts(name: str, here: bool) -> dict[str, Any]:
     return {
         "name": name,
-        "called": short_name(name),
-        "here": here,
+        "short_name": short_name(name),
+        "available": here,
         "version": _version(_PACKAGES.get(name, _BUILDS)) if here else None,
-        "what": _DESCRIPTIONS.get(name, "through onnxruntime"),
+        "description": _DESCRIPTIONS.get(name, "through onnxruntime"),
         "needs": None if here else _requirement(name),
     }
 

@@ -144,7 +144,7 @@ def _make_tune(text: str | None, data: str | None, folder: Path | None, seed: in
 
 
 def _split_sizes(texts: list[str] | None) -> tuple[str | None, dict[str, int]]:
-    """The bytes of a file, and the sizes of open dimensions."""
+    """The bytes of a file, and the sizes of dynamic dimensions."""
     amounts = [text for text in texts or () if "=" not in text]
     if len(amounts) > 1:
         raise OptionError(f"--size gives the bytes of the file twice: {', '.join(amounts)}")

@@ -49,7 +49,7 @@ class Calibration:
         target: the column of rows that holds the targets of a metric or a loss
         batch: rows of a batch; a model that fixes its first dimension decides itself
         limit: the number of batches to read at most
-        sizes: sizes of open dimensions, for random feeds
+        sizes: sizes of dynamic dimensions, for random feeds
         seed: of random feeds
     """
 

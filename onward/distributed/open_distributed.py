@@ -41,12 +41,12 @@ def distributed_options(options: Any) -> TrainingOptions:
 
 
 def distributed_program(
-    model: Any, loss: Any, optimizer: Any, options: Any, parallel: Parallel
+    model: Any, loss: Any, optimizer: Any, options: Any, parallel: Parallel, providers: Asked
 ) -> TrainingProgram:
     """Compile a model for many processes; a program that is compiled already is refused."""
     chosen = distributed_options(options)
     if not parallel.sync_batch_norm:
-        return to_program(model, loss, optimizer, chosen)
+        return to_program(model, loss, optimizer, chosen, providers)
     if is_saved_program(model) or isinstance(model, TrainingProgram):
         raise OptionError(
             "sync_batch_norm cannot be added to a program that is compiled already\n"

@@ -1,4 +1,4 @@
-"""Make random feeds for a session's inputs, and check the sizes of open dimensions."""
+"""Make random feeds for a session's inputs, and check the sizes of dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def random_feeds(
 
 
 def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
-    """Refuse a size whose name no open dimension has."""
+    """Refuse a size whose name no dynamic dimension has."""
     for name in sizes:
         if name not in known:
             fixed = "the model has none: every size is fixed"
             hint = suggest_names(name, sorted(known), "the model has") if known else fixed
-            raise OptionError(f"no open dimension {name!r}\n{hint}")
+            raise OptionError(f"no dynamic dimension {name!r}\n{hint}")
 
 
 def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
-    """The names of the open dimensions of inputs, each given as name and shape."""
+    """The names of the dynamic dimensions of inputs, each given as name and shape."""
     return {
         name
         for given, shape in inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -50,6 +50,21 @@ def ancestors(graph: ir.Graph, values: Iterable[ir.Value]) -> set[ir.Value]:
         if any(value in needed for value in node.outputs):
             needed.update(reads(node))
     return needed
+
+
+def origin(value: ir.Value, passes: Callable[[ir.Node], bool]) -> ir.Value:
+    """The value from which this one comes through first inputs of nodes that pass."""
+    while (node := value.producer()) is not None and node.inputs and passes(node):
+        given = node.inputs[0]
+        if given is None:
+            break
+        value = given
+    return value
+
+
+def standard(operators: Collection[str]) -> Callable[[ir.Node], bool]:
+    """Whether a node is one of these standard operators."""
+    return lambda node: not node.domain and node.op_type in operators
 
 
 def last_uses(graph: ir.Graph) -> dict[ir.Node, list[ir.Value]]:

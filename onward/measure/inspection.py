@@ -18,7 +18,7 @@ from onward.sessions.model_description import describe, metadata
 
 
 def model_facts(model: ir.Model, path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What a model consists of, and what one run costs; open dimensions are 1, or as given.
+    """What a model consists of, and what one run costs; dynamic dimensions are 1, or as given.
 
     Plain values: names, numbers, lists and dicts. What cannot be found out is None, and the
     report's `warnings` say why.

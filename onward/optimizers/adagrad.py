@@ -49,6 +49,10 @@ class Adagrad(Optimizer):
     def initial(self, slot: str) -> float:
         return self.initial_accumulator_value
 
+    @property
+    def keeps_without_gradient(self) -> bool:
+        return not self.weight_decay and self.eps > 0
+
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars
     ) -> tuple[ir.Value, Slots]:

@@ -67,6 +67,11 @@ class Optimizer(ABC):
         """The slots that are stored in another type than their parameter's."""
         return {}
 
+    @property
+    def keeps_without_gradient(self) -> bool:
+        """Whether elements whose gradient is 0, and their state, stay as they are."""
+        return False
+
     @abstractmethod
     def update(
         self, op: GraphOps, p: ir.Value, g: ir.Value, slots: Slots, by: Scalars

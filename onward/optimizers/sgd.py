@@ -59,6 +59,10 @@ class SGD(Optimizer):
     def slots(self, shape: Shape) -> dict[str, Shape]:
         return {"momentum_buffer": shape} if self.momentum else {}
 
+    @property
+    def keeps_without_gradient(self) -> bool:
+        return not self.momentum and not self.weight_decay
+
     def stored_slots(self) -> dict[str, StoredSlot]:
         return stored_in(self.state_dtype, dict.fromkeys(self.slots(()), self.momentum))
 

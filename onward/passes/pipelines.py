@@ -35,6 +35,7 @@ from onward.passes.rewrite import rewrite
 from onward.passes.sequences import replace_sequences_by_splits
 from onward.passes.simplify import (
     consecutive_nodes,
+    einsum_pairs,
     joined_slices,
     known_sizes,
     noops,
@@ -55,7 +56,7 @@ class Level(IntEnum):
     ALL = 99
 
 
-SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule
+SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule | einsum_pairs.rule
 GRADIENT_SIMPLIFICATIONS = transposed_products.rule | joined_slices.rule | powers.rule
 
 

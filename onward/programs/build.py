@@ -31,6 +31,7 @@ from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
 from onward.passes.rewrite import rewrite
 from onward.passes.shared_batch_norms import share_batch_norms
+from onward.passes.simplify import einsum_pairs
 from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
 from onward.programs.batch_weights import batch_weight
@@ -53,6 +54,7 @@ from onward.programs.program import (
     Settings,
     TrainableParameter,
 )
+from onward.programs.row_gradients import separate_tables
 from onward.programs.select import (
     batch_norms,
     initializers,
@@ -132,7 +134,12 @@ def build_program(
     lower_evaluation(evaluated, settings.precision_settings, fed.initial)
     _omit_inputs(drop_unused(predicted), [*base.inputs])
     kept = [_kept(each, gradients) for each in assignments]
-    updates, update_layouts = build_updates(kept, fed.trained, settings)
+    tables: Collection[str] = ()
+    if settings.average is None:  # averages of all rows change with every step
+        outputs = {str(value.name): value for value in train.graph.outputs}
+        rows = {name: outputs[gradients[name]] for name in fed.trained}
+        kept, tables = separate_tables(kept, rows, {n: s for n, (_, s) in fed.trained.items()})
+    updates, update_layouts = build_updates(kept, fed.trained, settings, tables)
     layout = Layout(
         parameters=tuple(
             TrainableParameter(name=name, shape=tuple(shape), gradient=gradients[name])
@@ -169,12 +176,12 @@ def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | No
     """Prepare a model in training mode for differentiation, in place; return its random draws.
 
     Random nodes become formulas; activations, norms and attention that are written out become one
-    node each, whose gradient engines may have as one kernel. `kept` are the initializers that
-    training changes.
+    node each, whose gradient engines may have as one kernel; an Einsum has two operands. `kept` are
+    the initializers that training changes.
     """
     draws = draw_uniforms(train, DRAW)
     recognise_composites(train, kept)  # folds constants, which the rules read
-    rewrite(train, activation.rule | norm.rule)
+    rewrite(train, activation.rule | norm.rule | einsum_pairs.rule)
     return draws
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from onward.graph.scopes import walk
+from onward.graph.scopes import origin, standard, walk
 from onward.losses.classification import CrossEntropy
 from onward.losses.combined import Total
 from onward.losses.loss import Loss
@@ -23,8 +23,7 @@ def find_labels(model: ir.Model) -> Iterator[LabelRange]:
         if node.op_type not in _LOSSES:
             continue
         scores, labels = node.inputs[:2]
-        while labels is not None and (maker := labels.producer()) is not None:
-            labels = maker.inputs[0] if maker.op_type in _SAME else None
+        labels = None if labels is None else origin(labels, standard(_SAME))
         shape = None if scores is None else scores.shape
         if labels is None or not labels.is_graph_input() or shape is None or len(shape) < 2:
             continue

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -17,15 +18,22 @@ Specs = Mapping[str, tuple[str, Shape]]  # name -> type, shape
 
 
 def build_updates(
-    assignments: Sequence[Assignment], parameters: Specs, settings: TrainingOptions
+    assignments: Sequence[Assignment],
+    parameters: Specs,
+    settings: TrainingOptions,
+    tables: Collection[str] = (),
 ) -> tuple[tuple[ir.Model, ...], tuple[UpdateLayout, ...]]:
-    """A graph for each assignment and type, over one vector if its optimizer is elementwise."""
+    """A graph for each assignment and type, over one vector if its optimizer is elementwise.
+
+    `tables` are the parameters whose gradients are rows (row_gradients.py).
+    """
     built = []
     for optimizer, names in assignments:
         for dtype in dict.fromkeys(parameters[name][0] for name in names):
             same = {name: parameters[name][1] for name in names if parameters[name][0] == dtype}
             if optimizer is not None:
-                built.append(build_update(optimizer, dtype, same, settings))
+                graph, layout = build_update(optimizer, dtype, same, settings)
+                built.append((graph, replace(layout, sparse=same.keys() <= {*tables})))
     graphs, layouts = zip(*built)
     return graphs, layouts
 

@@ -31,7 +31,7 @@ _SIZES = (2, 5, 7, 11, 13, 17)  # of named dimensions: different ones, so that n
 
 @dataclass(frozen=True)
 class InputExamples:
-    """Tensors by argument, and the names of their open axes; None: the usual ones."""
+    """Tensors by argument, and the names of their dynamic axes; None: the usual ones."""
 
     tensors: dict[str, torch.Tensor]
     dynamic: dict[str, dict[int, str]] | None = None

@@ -117,7 +117,7 @@ def capture_model(
     opset: int | None = None,
     training: bool = False,
 ) -> NamedModel:
-    """The module as a model whose open sizes have the names in `dynamic`."""
+    """The module as a model whose dynamic sizes have the names in `dynamic`."""
     if opset is not None and not _OLDEST <= opset <= STOCK_OPSET:
         raise OptionError(f"the opset must be from {_OLDEST} to {STOCK_OPSET}, not {opset}")
     axes = _chosen_axes(module, args, kwargs, dynamic)
@@ -134,7 +134,7 @@ def capture_model(
     return found
 
 
-# -- open sizes ------------------------------------------------------------------------------------
+# -- dynamic sizes ---------------------------------------------------------------------------------
 
 
 def _chosen_axes(
@@ -143,7 +143,7 @@ def _chosen_axes(
     kwargs: Mapping[str, Any],
     dynamic: DynamicAxes | None,
 ) -> dict[str, Mapping[int, str]]:
-    """For each tensor of the call, the names of its open axes."""
+    """For each tensor of the call, the names of its dynamic axes."""
     named = name_arguments(module.forward, args, kwargs)
     tensors, _ = flatten((tuple(args), dict(kwargs)))
     names = tensor_names(named)

@@ -20,6 +20,7 @@ from onward.message_text import suggest_names
 from onward.optimizers.optimizer import Optimizer
 from onward.passes.drop_unused import drop_unused
 from onward.programs.build import build_program
+from onward.programs.memory.engine_memory import FindEngineMemory
 from onward.programs.program import Program, slot_name
 from onward.programs.training_options import TrainingOptions
 from onward.pytorch.call_structure import name_arguments
@@ -32,6 +33,7 @@ from onward.pytorch.torch_optimizers import (
     write_state,
 )
 from onward.pytorch.trainable_model import TrainableModel, trainable_model
+from onward.sessions.training.planned_engine import planned_engine
 from onward.sessions.training.session import TrainingSession
 from onward.sessions.training.training_program import TrainingProgram
 
@@ -60,7 +62,8 @@ def open_torch_session(
     named = _named_targets(module, loss, targets)
     groups = () if isinstance(optimizer, Optimizer) else read_groups(optimizer, module)
     found = trainable_model(module, loss, args, kwargs, named)
-    program = _build(found, optimizer, groups, settings)
+    engine = None if settings.memory is None else planned_engine(providers)
+    program = _build(found, optimizer, groups, settings, engine)
     session = TrainingSession(
         TrainingProgram(program), sess_options=sess_options, providers=providers
     )
@@ -193,6 +196,7 @@ def _build(
     optimizer: Any,
     groups: tuple[GroupOfTorch, ...],
     settings: TrainingOptions,
+    engine: FindEngineMemory | None,
 ) -> Program:
     """The program of a session; new values of buffers are no outputs of the model."""
     trained = found.parameters
@@ -217,7 +221,7 @@ def _build(
         unbiased_variance=True,
         outputs=outputs,
     )
-    program = build_program(found.model, found.loss, optimizer, settings)
+    program = build_program(found.model, found.loss, optimizer, settings, engine=engine)
     hidden = {*found.state.values()}
     for model in (program.predict, program.layout.model):
         graph = model.graph

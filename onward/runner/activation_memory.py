@@ -21,7 +21,7 @@ def with_memory(plan: TrainingPlan, config: TrainConfig) -> TrainingOptions:
 
 
 def first_sizes(plan: TrainingPlan) -> dict[str, int]:
-    """The sizes of open dimensions in the first batch."""
+    """The sizes of dynamic dimensions in the first batch."""
     with contextlib.closing(plan.training.epoch(0)) as batches:
         first = next(iter(batches))
     inputs = {str(value.name): value for value in plan.adapted.model.graph.inputs}

@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.graph.dtypes import FLOATS
 from onward.graph.graph_ops import extend
 from onward.programs.program import Array
 from onward.runner.training_graph import run_unoptimized, training_graph
 from onward.sessions.training.session import TrainingSession
 
-_FLOATS = {
-    ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE,
-}  # fmt: skip
 _NAN, _BAD = "onward.nan/", "onward.bad/"  # prefixes of the added outputs
 
 
@@ -181,4 +179,4 @@ def _add_checks(model: ir.Model, values: Sequence[ir.Value]) -> None:
 
 
 def _is_float(value: ir.Value) -> bool:
-    return bool(value.name) and value.dtype in _FLOATS and isinstance(value.type, ir.TensorType)
+    return bool(value.name) and value.dtype in FLOATS and isinstance(value.type, ir.TensorType)

@@ -108,10 +108,10 @@ class KeyAccess:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def check(self, key: str | None, admin: bool) -> None:
+    def check(self, key: str | None, admin: bool, client: str) -> None:
         """Raise AccessDenied or QuotaExceeded, or count the call and return."""
         given = None if key is None else key.encode()
-        self._access.check(None, given, "gRPC", "admin" if admin else "api")
+        self._access.check(None, given, client, "admin" if admin else "api")
 
 
 @dataclass(slots=True)

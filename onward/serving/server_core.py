@@ -8,6 +8,7 @@ core.submit(request, done)
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ from typing import Any
 
 from onward.errors import ModelUnavailable, NotSupported, ServingError
 from onward.graph.paths import to_path
+from onward.providers.ort.shared_threads import share_threads
 from onward.serving.core import Json
 from onward.serving.models.completed_config import ONNX, completed_config
 from onward.serving.models.folder_watch import FolderWatch
@@ -48,6 +50,9 @@ class ServerCore:
         opener: OpenInstances = open_instances,
     ) -> None:
         self.settings = settings
+        if settings.shared_threads and opener is open_instances:
+            share_threads(settings.shared_threads)
+            opener = functools.partial(open_instances, shares_threads=True)
         self.repository = Repository(
             settings, loop=loop, clock=clock, observer=observer, factory=factory, opener=opener
         )

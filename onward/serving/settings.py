@@ -131,7 +131,13 @@ class ServingSettings(BaseModel):
     header_timeout: Seconds = _setting(LIMITS, 10.0, "Seconds in which a request must arrive.")
     keep_alive: Seconds = _setting(LIMITS, 75.0, "Seconds that an idle connection stays open.")
     drain_timeout: Seconds = _setting(LIMITS, 30.0, "Seconds to finish requests after SIGTERM.")
+    total_memory_limit: Count | None = _setting(
+        LIMITS, None, "Bytes of the server's process; a model that would need more is not loaded."
+    )
     watch: bool = _setting(MODELS, True, "Reload models when their files change.")
+    shared_threads: int = _setting(
+        MODELS, 0, "Threads that models in the server's process share; 0: each has its own.", ge=0
+    )
     triton_metrics: bool = _setting(OBSERVE, False, "Metrics under Triton's names too.")
     log_format: Literal["text", "json", "none"] = _setting(OBSERVE, "text", "The log's form.")
     access_log: bool = _setting(OBSERVE, False, "One line for each request.")

@@ -91,9 +91,10 @@ def read_feeds(
 ) -> dict[str, Any]:
     """A feed for every input: from files, each "FILE" or "NAME=FILE", and random for the others.
 
-    `inputs` are a session's `get_inputs()`; `sizes` fix open dimensions. Random feeds take the size
-    of an open dimension from the files' tensors, too. Without `random`, an input that no file feeds
-    is an error. `notes`, if given, gets a line for each decision that was made for the user.
+    `inputs` are a session's `get_inputs()`; `sizes` fix dynamic dimensions. Random feeds take the
+    size of a dynamic dimension from the files' tensors, too. Without `random`, an input that no
+    file feeds is an error. `notes`, if given, gets a line for each decision that was made for
+    the user.
     """
     inputs, sizes = list(inputs), dict(sizes or {})
     feeds = _read_files(inputs, paths, sizes, preparation or Preparation(), notes)
@@ -254,7 +255,7 @@ def _image_input(inputs: Sequence[Any], path: Path) -> str:
 
 
 def _known_sizes(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of open dimensions, as the feeds have them."""
+    """The sizes of dynamic dimensions, as the feeds have them."""
     known: dict[str, int] = {}
     for arg in inputs:
         shape = np.shape(feeds[arg.name]) if arg.name in feeds else ()
@@ -266,7 +267,7 @@ def _known_sizes(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, i
 
 
 def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
-    """The names that `--size` takes for the open dimensions of these inputs."""
+    """The names that `--size` takes for the dynamic dimensions of these inputs."""
     return open_names((arg.name, arg.shape) for arg in inputs)
 
 

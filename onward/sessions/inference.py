@@ -238,7 +238,7 @@ class InferenceSession:
     # -- memory --------------------------------------------------------------------------------
 
     def memory_plan(self, sizes: Mapping[str, Any] | None = None) -> MemoryPlan:
-        """What opening and running take with these sizes, by open dimension, or these feeds."""
+        """What opening and running take with these sizes, by dynamic dimension, or these feeds."""
         self._refuse_isolated("memory_plan")
         providers = self.get_providers()
         listed = self._choice.listed if self._choice.named else None

@@ -153,7 +153,7 @@ def test_model_that_no_provider_runs_is_one_line(
         (["--threads", "two"], "--threads takes counts"),
         (["--provider", "auto"], "onward tune"),
         (["--provider", "frob"], "no provider 'frob'"),
-        (["--size", "bach=1"], "no open dimension"),
+        (["--size", "bach=1"], "no dynamic dimension"),
         (["none.npz"], "no feeds file"),
         (["--seconds", "-1"], "--seconds"),
         (["--limit", "0"], "--limit"),

@@ -62,7 +62,7 @@ def test_cost_follows_the_sizes(call: Call, model: Path) -> None:
     )
     assert eight["cost"]["flops"] == 8 * one["cost"]["flops"] > 0
     assert eight["memory"]["activations"] == 8 * one["memory"]["activations"] > 0
-    assert is_one_line(call("inspect", model, "--size", "bach=8"), "no open dimension 'bach'")
+    assert is_one_line(call("inspect", model, "--size", "bach=8"), "no dynamic dimension 'bach'")
 
 
 def test_json_has_the_provider_of_each_node(call: Call, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ ERRORS = {
     "--precision int8": ("there is no precision 'int8'", "bf16"),
     "--batch 2": ("a batch of 2 rows is too small for 8 devices",),
     "--nodes 3": ("8 devices cannot be spread evenly over 3 nodes",),
-    "--size tim=3": ("no open dimension 'tim'",),
+    "--size tim=3": ("no dynamic dimension 'tim'",),
 }
 
 

@@ -86,7 +86,7 @@ def test_json_with_feeds_from_a_file(home: Path) -> None:
     [
         (["nowhere.onnx"], "no model at nowhere.onnx"),
         (["m.onnx", "--range", "late"], "--range takes FIRST:LAST, such as 5:15, not 'late'"),
-        (["m.onnx", "--size", "time=3"], "no open dimension 'time'"),
+        (["m.onnx", "--size", "time=3"], "no dynamic dimension 'time'"),
         (
             ["m.onnx", "--page", "no/where.html"],
             "no/where.html cannot be written: there is no folder no; make",

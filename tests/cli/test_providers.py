@@ -18,13 +18,13 @@ def test_providers_are_listed_with_versions(call: Call) -> None:
 
 def test_json_has_what_missing_providers_need(call: Call) -> None:
     rows = {row["name"]: row for row in json.loads(call("providers", "--json").out)}
-    assert [name for name, row in rows.items() if row["here"]] == available()
-    if not rows["CUDAExecutionProvider"]["here"]:
+    assert [name for name, row in rows.items() if row["available"]] == available()
+    if not rows["CUDAExecutionProvider"]["available"]:
         assert "onnxruntime-gpu" in rows["CUDAExecutionProvider"]["needs"]
-    assert all(row["here"] or row["needs"] for row in rows.values())
+    assert all(row["available"] or row["needs"] for row in rows.values())
 
 
 def test_short_name_finds_every_provider(call: Call) -> None:
     for row in json.loads(call("providers", "--json").out):
-        assert full_name(row["called"]) == row["name"]
+        assert full_name(row["short_name"]) == row["name"]
     assert "cpu" in complete_providers("c")

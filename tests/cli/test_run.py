@@ -116,7 +116,7 @@ def test_providers_have_short_names(call: Call, tmp_path: Path) -> None:
     [
         (["--size", "batch"], "--size takes NAME=N"),
         (["--size", "batch=x"], "--size takes NAME=N"),
-        (["--size", "bach=2"], "no open dimension 'bach'"),
+        (["--size", "bach=2"], "no dynamic dimension 'bach'"),
         (["--output", "y"], "--output takes NAME=FILE"),
         (["--output", "z=z.npy"], "no output 'z'; the outputs are 'y'"),
         (["--save", "o.txt"], "saved as .npz or .json"),
@@ -138,7 +138,7 @@ def test_failing_run_with_default_sizes_has_a_hint(call: Call, tmp_path: Path) -
     x = op.input("x", "float32", ("n",))
     onward.save(op.model(y=op.Reshape(x, [2, 2])), tmp_path / "m.onnx")
     called = call("run", tmp_path / "m.onnx", "--random", "-p", "cpu")
-    assert is_one_line(called, "open dimensions are 1 by default", "--size (n, x:0)")
+    assert is_one_line(called, "dynamic dimensions are 1 by default", "--size (n, x:0)")
 
 
 def test_bad_feeds_are_refused_before_a_session_is_opened(

@@ -51,7 +51,7 @@ def test_ctrl_c_prints_the_measurements_so_far(
 
 def test_bad_options_are_one_line(call: Call, model: Path) -> None:
     assert is_one_line(call("tune", model, "--seconds", "0"), "seconds must be a time above 0")
-    assert is_one_line(call("tune", model, "--size", "bach=2"), "no open dimension 'bach'")
+    assert is_one_line(call("tune", model, "--size", "bach=2"), "no dynamic dimension 'bach'")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Random feeds, and the names of open dimensions."""
+"""Random feeds, and the names of dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_sizes_by_place_override_sizes_by_name() -> None:
 @pytest.mark.parametrize(
     ("known", "law"),
     [
-        (["batch", "x:2"], r"no open dimension 'bath'\ndid you mean 'batch'\?"),
-        (["x:2", "x:1"], r"no open dimension 'bath'\nthe model has 'x:1', 'x:2'"),
-        ([], r"no open dimension 'bath'\nthe model has none: every size is fixed"),
+        (["batch", "x:2"], r"no dynamic dimension 'bath'\ndid you mean 'batch'\?"),
+        (["x:2", "x:1"], r"no dynamic dimension 'bath'\nthe model has 'x:1', 'x:2'"),
+        ([], r"no dynamic dimension 'bath'\nthe model has none: every size is fixed"),
     ],
 )
 def test_a_size_of_an_unknown_dimension_is_refused(known: list[str], law: str) -> None:
@@ -58,7 +58,7 @@ def test_an_open_dimension_without_a_size_is_named() -> None:
 
 
 def test_input_shapes_refuse_a_size_of_an_unknown_dimension() -> None:
-    with pytest.raises(OptionError, match="no open dimension 'bath'\ndid you mean 'batch'"):
+    with pytest.raises(OptionError, match="no dynamic dimension 'bath'\ndid you mean 'batch'"):
         input_shapes(INPUTS, {"bath": 2})
 
 

@@ -286,3 +286,22 @@ def test_module_without_parameters_to_train_is_refused() -> None:
         onward.TrainingSession.from_torch(
             module, losses.MSE(), optimizers.SGD(), example=torch.ones(4, 3)
         )
+
+
+def test_memory_is_planned_for_the_provider() -> None:
+    """A compiled step draws dropout masks where they are read: they are no memory to plan."""
+    module = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    opened = [
+        onward.TrainingSession.from_torch(
+            module,
+            nn.functional.cross_entropy,
+            torch.optim.SGD(module.parameters(), lr=0.1),
+            example=torch.zeros(4, 6),
+            targets=torch.zeros(4, dtype=torch.int64),
+            options={"memory": onward.Memory(level=1)},
+            providers=[(name, {"device": "cpu"})],
+        )
+        for name in ("TorchExecutionProvider", "InductorExecutionProvider")
+    ]
+    kept, drawn = (len(session.program.neutral.memory.most_bytes) for session in opened)
+    assert drawn > kept

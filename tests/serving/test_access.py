@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onward.errors import AccessDenied, QuotaExceeded
-from onward.serving.access import Access, route_kind
+from onward.serving.access import Access, KeyAccess, route_kind
 from onward.serving.settings import ServingSettings
 
 
@@ -87,6 +87,15 @@ def test_a_quota_belongs_to_a_key() -> None:
     access.check(None, b"b", "client")
     with pytest.raises(QuotaExceeded):
         access.check(None, b"a", "elsewhere")
+
+
+def test_clients_of_grpc_without_keys_have_their_own_quotas() -> None:
+    access, _ = make(rate_limit=1)
+    calls = KeyAccess(access)
+    calls.check(None, False, "10.0.0.1")
+    calls.check(None, False, "10.0.0.2")
+    with pytest.raises(QuotaExceeded):
+        calls.check(None, False, "10.0.0.1")
 
 
 def test_idle_clients_are_forgotten() -> None:

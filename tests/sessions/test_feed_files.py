@@ -151,7 +151,7 @@ def test_wrong_names_types_and_shapes_are_refused(tmp_path: Path) -> None:
 
 def test_sizes_are_checked(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array(2, 4))
-    with pytest.raises(OptionError, match=r"no open dimension 'bach'\ndid you mean 'batch'"):
+    with pytest.raises(OptionError, match=r"no dynamic dimension 'bach'\ndid you mean 'batch'"):
         read_feeds([X], [], {"bach": 2})
     with pytest.raises(FeedError, match="dimension 'batch' is 2 in the feeds, but 3 by --size"):
         read_feeds([X], [f"{tmp_path}/a.npy"], {"batch": 3})

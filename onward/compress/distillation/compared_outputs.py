@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onward.compress.distillation.lessons import StudentTeacherPair
 from onward.errors import OptionError
 from onward.graph.dtypes import FLOATS
+from onward.graph.scopes import origin, standard
 from onward.message_text import list_names, suggest_names
 from onward.passes.value_facts import attribute
 
@@ -46,10 +47,9 @@ def make_pairs(
 
 def logits_name(model: ir.Model, name: str) -> str:
     """The value before a Softmax, if the output is one; else the output."""
-    value = next(value for value in model.graph.outputs if value.name == name)
+    output = next(value for value in model.graph.outputs if value.name == name)
+    value = origin(output, standard({"Identity"}))
     node = value.producer()
-    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
-        value, node = node.inputs[0], node.inputs[0].producer()
     if node is None or node.op_type != "Softmax" or node.domain:
         return name
     x = node.inputs[0]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onward.graph.scopes import bodies
+from onward.graph.scopes import bodies, origin, standard
 
 _MOST_CANDIDATES = 400  # values of one kind; more are no layers
 _COMPARED_ELEMENTS = 64  # of integer constants, such as shapes
@@ -214,11 +214,7 @@ def _is_fixed(value: ir.Value | None) -> bool:
 
 def _source(value: ir.Value) -> ir.Value:
     """What Identity nodes pass on: exporters write weights of equal content once, and copies so."""
-    node = value.producer()
-    while node is not None and node.op_type == "Identity" and not node.domain and node.inputs[0]:
-        value = node.inputs[0]
-        node = value.producer()
-    return value
+    return origin(value, standard({"Identity"}))
 
 
 def _is_weight(value: ir.Value | None) -> bool:

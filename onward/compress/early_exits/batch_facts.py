@@ -17,7 +17,7 @@ from onward.sessions.inference import InferenceSession
 
 INDEPENDENT = -1  # in place of an axis: the value is the same for every batch
 PROBE_ROWS = 5
-_SIZES = (16, 64, 224, 1)  # tried for open dimensions other than the batch
+_SIZES = (16, 64, 224, 1)  # tried for dynamic dimensions other than the batch
 
 
 def open_session(model: ir.Model) -> InferenceSession:

@@ -23,6 +23,13 @@ from onward.compress.early_exits.compaction import (
     crossing_values,
     divide,
 )
+from onward.compress.early_exits.dynamic_batch import (
+    check_axes,
+    input_axes,
+    make_fixed_batch_dynamic,
+    make_observed_reshapes_dynamic,
+    restore_fixed_batch,
+)
 from onward.compress.early_exits.heads import (
     Head,
     confidence,
@@ -31,13 +38,6 @@ from onward.compress.early_exits.heads import (
     pool,
     score,
     threshold_name,
-)
-from onward.compress.early_exits.open_batch import (
-    check_axes,
-    input_axes,
-    open_fixed_batch,
-    open_observed_reshapes,
-    restore_fixed_batch,
 )
 from onward.compress.early_exits.thresholds import NEVER
 from onward.compress.early_exits.training import are_probabilities, collect_answers
@@ -96,7 +96,7 @@ def prepare_network(
     model = PREPARE(loaded.clone() if loaded is source else loaded)
     scores = _find_scores(model, output)
     cuts = _find_cuts(model, at)
-    fixed = open_fixed_batch(model)
+    fixed = make_fixed_batch_dynamic(model)
     axes = input_axes(model, scores)
     check_axes(axes)
     try:
@@ -150,7 +150,9 @@ def _fix_reshapes(model: ir.Model, feeds: Feeds, axes: Mapping[str, int]) -> Non
     two = session.run(None, select_rows(feeds, axes, np.array([0, 1])))
     three = session.run(None, select_rows(feeds, axes, np.array([2, 3, 4])))
     pairs = zip(made, two, three, strict=True)
-    open_observed_reshapes(model, {str(v.name): (np.shape(a), np.shape(b)) for v, a, b in pairs})
+    make_observed_reshapes_dynamic(
+        model, {str(v.name): (np.shape(a), np.shape(b)) for v, a, b in pairs}
+    )
 
 
 def _find_scores(model: ir.Model, output: str | None) -> ir.Value:

@@ -112,7 +112,7 @@ def export_for_edge(
         measure: time the candidates with onnxruntime-web in Node (target web)
         data: rows for the measuring; None: random
         batch: rows of the timed batch
-        sizes: sizes of open dimensions, for random rows
+        sizes: sizes of dynamic dimensions, for random rows
         webgpu: for web: the model must also run on WebGPU
         node_modules: where onnxruntime-web is installed
         seconds: how long to measure each candidate

@@ -21,7 +21,7 @@ class Port:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of an example: open dimensions are 1."""
+        """The sizes of an example: dynamic dimensions are 1."""
         return tuple(size if isinstance(size, int) else 1 for size in self.shape)
 
     @property

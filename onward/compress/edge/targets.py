@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
+from onward.graph.dtypes import HALVES
 from onward.graph.files import weight_bytes
 from onward.graph.scopes import graphs_of, walk
 
 MB = 1_000_000
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _MACHINE_SPECIFIC = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _WIDE = (ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.DOUBLE)
 
 
@@ -135,7 +135,7 @@ def _missing(model: ir.Model, target: Target, webgpu: bool) -> Iterator[str]:
         yield f"its weights have {size / _GIB:.1f} GiB, and the limit is {limit:g} GiB"
     yield from _missing_operators(model, target)
     if not target.has_half:
-        yield from _values_of(model, _HALF, "16-bit floats, which wasm does not compute with")
+        yield from _values_of(model, HALVES, "16-bit floats, which wasm does not compute with")
     if webgpu:
         yield from _boundary_of(model, _WIDE, "64-bit numbers, which WebGPU does not compute with")
 
@@ -154,7 +154,7 @@ def _missing_operators(model: ir.Model, target: Target) -> Iterator[str]:
             yield f"{target.runtime} has no operator {name}"
 
 
-def _values_of(model: ir.Model, types: tuple[ir.DataType, ...], what: str) -> Iterator[str]:
+def _values_of(model: ir.Model, types: Collection[int], what: str) -> Iterator[str]:
     for graph in graphs_of(model):
         made = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *made):
@@ -162,7 +162,7 @@ def _values_of(model: ir.Model, types: tuple[ir.DataType, ...], what: str) -> It
                 yield f"{value.name!r} has {what}"
 
 
-def _boundary_of(model: ir.Model, types: tuple[ir.DataType, ...], what: str) -> Iterator[str]:
+def _boundary_of(model: ir.Model, types: Collection[int], what: str) -> Iterator[str]:
     for value in (*model.graph.inputs, *model.graph.outputs):
         if value.dtype in types:
             yield f"{value.name!r} has {what}"

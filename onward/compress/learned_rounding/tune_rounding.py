@@ -24,9 +24,9 @@ from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.student_training import Limits, TrainedStudent, train_student
 from onward.compress.distillation.teacher_outputs import model_digest
 from onward.compress.distillation.trimmed_batches import training_batches, trimmed_batches
+from onward.compress.learned_rounding.dynamic_batch import fixed_rows, make_batch_dynamic
 from onward.compress.learned_rounding.fit_layers import fit_layers
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
-from onward.compress.learned_rounding.open_batch import fixed_rows, open_batch
 from onward.compress.learned_rounding.quantized_weights import find_weights
 from onward.compress.learned_rounding.tune_settings import Tune
 from onward.compress.learned_rounding.twin import Twin, make_twin
@@ -182,7 +182,7 @@ def _for_training(
     twin = make_twin(quantized, teacher)
     if fixed_rows(quantized) is not None:
         first = data.first()
-        opened = [open_batch(model, first) for model in (quantized, teacher)]
+        opened = [make_batch_dynamic(model, first) for model in (quantized, teacher)]
         if opened[0] is None or opened[1] is None:
             return twin, teacher, data
         twin = dataclasses.replace(make_twin(opened[0], teacher), quantized=quantized)

@@ -36,7 +36,7 @@ class PruningTask:
     multiple: int
 
     def open_sizes(self) -> dict[str, int]:
-        """The sizes of open dimensions in the feeds that are timed."""
+        """The sizes of dynamic dimensions in the feeds that are timed."""
         found: dict[str, int] = {}
         for value in self.calibration.inputs:
             for place, size in enumerate(np.shape(self.timed.get(value.name, ()))):

@@ -17,7 +17,7 @@ from onward.graph.shapes.value_dependent import infer_computed_shapes
 
 
 def count_macs(model: ir.Model, sizes: Mapping[str, int]) -> int:
-    """The multiplications of one run; a dimension left open is `sizes[name]`, or 1."""
+    """The multiplications of one run; a dynamic dimension is `sizes[name]`, or 1."""
     return int(model_costs(model, sizes).flops // 2)
 
 

@@ -94,7 +94,7 @@ def quantize(
         method: how weights are rounded: "rtn", "mse", "gptq", "awq", "auto"
         batch: rows of a batch of data
         limit: the number of batches to read at most
-        sizes: sizes of open dimensions to measure the speed with; else those of the first batch
+        sizes: sizes of dynamic dimensions to measure the speed with; else those of the first batch
         tune: learn the rounding: a time ("5min"), or a `Tune`
         seed: of random feeds and learning
         memory: whether to measure the memory of sessions, in processes of their own

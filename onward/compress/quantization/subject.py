@@ -42,7 +42,7 @@ class Subject:
         calibration: its data
         metric: the user's, or None
         provider: the full name of the provider that it is measured on
-        sizes: sizes of open dimensions that it is timed with; empty: those of the first batch
+        sizes: sizes of dynamic dimensions that it is timed with; empty: those of the first batch
         seed: of random feeds
         with_memory: whether the memory of sessions is measured
         quantizers: those that were made, by their format: providers share them

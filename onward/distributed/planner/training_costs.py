@@ -62,7 +62,7 @@ class TrainingCosts:
     program: Program = field(repr=False)
     train: ir.Model = field(repr=False)  # the train graph without unused nodes
     sized: SizedGraph
-    sizes: dict[str, int]  # of open dimensions that are not the batch
+    sizes: dict[str, int]  # of dynamic dimensions that are not the batch
     fixed: int | None = None  # the only number of rows that the model takes
 
     def activations(self, rows: int) -> int:
@@ -105,7 +105,7 @@ class TrainingCosts:
 def measure_costs(program: Program, sizes: Mapping[str, int] | None = None) -> TrainingCosts:
     """Infer the sizes of the values of a program's train graph.
 
-    `sizes` are those of open dimensions other than the batch, by name ("time") or by input and
+    `sizes` are those of dynamic dimensions other than the batch, by name ("time") or by input and
     place ("tokens:1"); what is not given is 1. A model with a fixed batch has that number of rows.
     """
     batch, others = _open_sizes(program, sizes or {})

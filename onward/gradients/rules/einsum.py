@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import string
-from collections import Counter
 from typing import Any
 
 import onnx_ir as ir
@@ -11,6 +9,7 @@ import onnx_ir as ir
 from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
+from onward.passes.einsum_letters import letters
 from onward.passes.value_facts import attribute, dims
 
 gradient = GradientTable()
@@ -30,22 +29,6 @@ def einsum(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
         values, labels = [dy, *(operands[j] for j in others)], [result, *(terms[j] for j in others)]
         gradients.append(_onto(op, x, term, values, labels))
     return gradients
-
-
-def letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
-    """The letters of each operand and of the result, one per axis, '...' expanded."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    spare = [letter for letter in string.ascii_letters if letter not in equation]
-    hidden = [
-        r - len(term.replace("...", "")) if "..." in term else 0 for term, r in zip(terms, ranks)
-    ]
-    batch = "".join(spare[: max(hidden, default=0)])
-    if not arrow:  # first the axes of '...', then letters that occur once, sorted
-        counts = Counter(left.replace("...", "").replace(",", ""))
-        right = "..." + "".join(sorted(letter for letter, count in counts.items() if count == 1))
-    filled = [t.replace("...", batch[len(batch) - n :]) for t, n in zip(terms, hidden)]
-    return filled, right.replace("...", batch)
 
 
 def _onto(

@@ -18,7 +18,7 @@ from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import NodeCall, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
 from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
-from onward.graph.scopes import COMPOSITES, bodies
+from onward.graph.scopes import COMPOSITES, bodies, origin, standard
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.ml_operators import DOMAIN
 from onward.graph.shapes.subgraph_sizes import TRIPS, changes_sizes, scan_length
@@ -99,7 +99,7 @@ class Costs:
     nodes: list[NodeCost]
     parameters: int  # elements of all weights
     parameter_bytes: int
-    sizes: dict[str, int] = field(default_factory=dict)  # what open dimensions were taken to be
+    sizes: dict[str, int] = field(default_factory=dict)  # what dynamic dimensions were taken to be
 
     @property
     def total(self) -> Cost:
@@ -123,7 +123,7 @@ class Costs:
 
 
 def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Costs:
-    """What one run of a model costs. A dimension left open is `sizes[name]`, or 1.
+    """What one run of a model costs. A dynamic dimension is `sizes[name]`, or 1.
 
     A size is given by the dimension's name ("batch"), or by input and place ("image:0"). The
     model is not changed.
@@ -145,7 +145,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
 
 
 def fix_inputs(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Give every open dimension of the inputs a size, 1 if none is given; returns the sizes."""
+    """Give every dynamic dimension of the inputs a size, 1 if none is given; returns the sizes."""
     taken: dict[str, int] = {}
     for value in model.graph.inputs:
         for place, dim in enumerate(value.shape or ()):
@@ -276,7 +276,5 @@ def _constant(value: ir.Value | None) -> int | None:
 def _always_continues(loop: ir.Node) -> bool:
     """Whether a loop's body returns its condition unchanged."""
     body = loop.attributes["body"].as_graph()
-    value: ir.Value | None = body.outputs[0]
-    while value is not None and (maker := value.producer()) and maker.op_type == "Identity":
-        value = maker.inputs[0]
+    value = origin(body.outputs[0], standard({"Identity"}))
     return value is body.inputs[1] or bool(_constant(value))

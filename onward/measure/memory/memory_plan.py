@@ -130,7 +130,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """What opening and running a model takes, found by a child process that does both.
 
-    `sizes` gives each open dimension a size: by its name ("batch"), or by input and place
+    `sizes` gives each dynamic dimension a size: by its name ("batch"), or by input and place
     ("image:0"); the child then runs with random feeds. Or it is a dict of feeds.
     """
     settings = _plain(SessionOptions.of(options))

@@ -128,8 +128,8 @@ def profile_model(
 ) -> Profile:
     """Run a model repeatedly, and divide its time among its operators.
 
-    Inputs that `feeds` does not have get random values; `sizes` gives their open dimensions, which
-    are 1 otherwise. Feeds may also be a function of a session's inputs. `between=(5, 15)`
+    Inputs that `feeds` does not have get random values; `sizes` gives their dynamic dimensions,
+    which are 1 otherwise. Feeds may also be a function of a session's inputs. `between=(5, 15)`
     analyses the iterations from 5 up to 15, counted after the warm-up. The machine's ceilings are
     measured once and cached; `fresh` measures them again.
     """

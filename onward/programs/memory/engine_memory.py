@@ -19,11 +19,13 @@ class EngineMemory:
         fixed: names of values that are not computed again, since a kernel of forward and backward
             reads them
         lower: rewrites a train graph to the one that the engine runs, where its values are others
+        updates_rows: whether it has no gradients of sparse tables, but those of rows that were read
     """
 
     most_bytes: Mapping[str, int] = field(default_factory=dict)
     fixed: Collection[str] = frozenset()
     lower: Callable[[ir.Model], ir.Model] | None = None
+    updates_rows: bool = False
 
 
 EVERY_VALUE = EngineMemory()  # an engine that keeps every value

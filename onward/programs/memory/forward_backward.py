@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from onward.graph.operators import SHAPE_ONLY, VIEWS, is_random, is_random_contrib
-from onward.graph.scopes import ancestors, bodies, reads
+from onward.graph.scopes import ancestors, bodies, origin, reads
 from onward.passes.memory_functions import is_await, is_barrier, puts_away
 
 
@@ -103,12 +103,7 @@ def is_reshape(node: ir.Node) -> bool:
 
 def storage_of(value: ir.Value) -> ir.Value:
     """The value whose memory this one shares: views have none of their own."""
-    node = value.producer()
-    while node is not None and is_reshape(node):
-        given = node.inputs[0]
-        assert given is not None
-        value, node = given, given.producer()
-    return value
+    return origin(value, is_reshape)
 
 
 def storages(values: Iterable[ir.Value]) -> set[ir.Value]:

@@ -41,7 +41,7 @@ class Memory:
             they take without it; None: as few as the level allows
         offload: move what waits for the backward pass to host memory, while the device computes
         stash: "int8": keep what waits for the backward pass in 8 bits, with a scale for each block
-        sizes: of open dimensions, {"batch": 32}; others are taken to be 64
+        sizes: of dynamic dimensions, {"batch": 32}; others are taken to be 64
 
     >>> Memory(budget="50%").budget_bytes(2000)
     1000

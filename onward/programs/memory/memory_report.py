@@ -46,7 +46,7 @@ class MemoryReport:
         unlimited: the activations if nothing was computed again
         flops: of forward and backward pass
         repeated_flops: of these, what is computed again
-        sizes: of open dimensions
+        sizes: of dynamic dimensions
         assumed: those of them that nothing told
         unknown: values whose size only a run shows, not counted
     """
@@ -107,8 +107,8 @@ def memory_report(
 ) -> MemoryReport:
     """Count the memory of a program's step from its graph.
 
-    `feeds` are feeds, or sizes of open dimensions ({"batch": 32}). A program that was compiled for
-    `providers` is counted as the first of them runs it; `inlined`: for any other engine without
+    `feeds` are feeds, or sizes of dynamic dimensions ({"batch": 32}). A program that was compiled
+    for `providers` is counted as the first of them runs it; `inlined`: for any other engine without
     kernels for calls of domain `onward`.
     """
     program = given if isinstance(given, Program) else given.neutral
@@ -126,13 +126,13 @@ def memory_report(
     measured = measure_train_graph(after, sizes, program.memory)
     repeated = [node for node in after.graph if COPY_OF in node.metadata_props]
     held = layout.tensors()
-    trained = {parameter.name: parameter for parameter in layout.parameters}
+    left_out = _tables_without_gradient(program)
     nbytes = {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in held.items()}
     weights = sum(size for name, size in nbytes.items() if name in layout.weights())
     frozen = sum(layout.initial[name].nbytes for name in layout.frozen if name in layout.initial)
     return MemoryReport(
         parameters=weights + frozen,
-        gradients=sum(nbytes[name] for name in trained),
+        gradients=sum(nbytes[name] for name in layout.names if name not in left_out),
         optimizer=sum(nbytes.values()) - weights,
         activations=_activations(after, program, sizes),
         unlimited=_activations(before, program, sizes),
@@ -142,6 +142,14 @@ def memory_report(
         assumed=measured.assumed,
         unknown=measured.unknown,
     )
+
+
+def _tables_without_gradient(program: Program) -> set[str]:
+    """Tables of which a step computes and updates only rows."""
+    layout = program.layout
+    if not program.memory.updates_rows or layout.settings.accumulate > 1:
+        return set()
+    return {name for each in layout.updates if each.sparse for name in each.parameters}
 
 
 def _engine_graph(train: ir.Model, program: Program, inlined: bool) -> ir.Model:

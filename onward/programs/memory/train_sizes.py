@@ -24,7 +24,7 @@ from onward.passes.memory_functions import BLOCK, QUANTIZE
 from onward.programs.memory.engine_memory import EVERY_VALUE, EngineMemory
 
 COPY_OF = "onward.copy_of"  # metadata of a copy: the first output of its original
-ASSUMED = 64  # an open dimension without a size
+ASSUMED = 64  # a dynamic dimension without a size
 _PROBE = 61  # the same while it is found out which of them others determine
 _CALL = "onward.memory.call"  # metadata: the first output of the call that a node belongs to
 _FLOPS_PER_BYTE = 16  # arithmetic that takes as long as moving one byte, on a CPU or a GPU
@@ -32,11 +32,11 @@ _FLOPS_PER_BYTE = 16  # arithmetic that takes as long as moving one byte, on a C
 
 @dataclass(frozen=True)
 class TrainSizes:
-    """Bytes and work of a train graph, its open dimensions fixed."""
+    """Bytes and work of a train graph, its dynamic dimensions fixed."""
 
     nbytes: dict[str, int] = field(repr=False)  # of each value, by name
     costs: dict[str, Cost] = field(repr=False)  # of each node, by its first output's name
-    sizes: dict[str, int]  # of open dimensions
+    sizes: dict[str, int]  # of dynamic dimensions
     assumed: tuple[str, ...]  # those of them that nothing told
     unknown: tuple[str, ...]  # values whose size only a run shows
 
@@ -58,7 +58,7 @@ class TrainSizes:
         if self.assumed:
             example = f"sizes={{{self.assumed[0]!r}: 32}}"
             raise OptionError(
-                f"{wanted} needs the sizes of open dimensions: {list_names(self.assumed)}\n"
+                f"{wanted} needs the sizes of dynamic dimensions: {list_names(self.assumed)}\n"
                 f"give them, such as {example}"
             )
 
@@ -73,7 +73,7 @@ def measure_train_graph(
 ) -> TrainSizes:
     """Infer the sizes of a train graph, which is not changed.
 
-    `sizes` are those of open dimensions, by name ("batch") or by input and place ("tokens:1").
+    `sizes` are those of dynamic dimensions, by name ("batch") or by input and place ("tokens:1").
     `engine` says which values take less memory than their size.
     """
     told, assumed = _open_sizes(train, sizes)
@@ -101,7 +101,7 @@ def measure_train_graph(
 
 
 def sizes_of_feeds(inputs: Sequence[ir.Value], given: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes of open dimensions, from feeds or from sizes."""
+    """Sizes of dynamic dimensions, from feeds or from sizes."""
     known = {str(value.name): value for value in inputs}
     found: dict[str, int] = {}
     for name, value in given.items():
@@ -139,7 +139,7 @@ def _bound(graph: ir.Graph, nbytes: dict[str, int], most: Mapping[str, int]) -> 
 
 
 def _with_sizes(train: ir.Model, sizes: Mapping[str, int]) -> ir.Model:
-    """A copy of a train graph with these sizes of open dimensions, its calls inlined."""
+    """A copy of a train graph with these sizes of dynamic dimensions, its calls inlined."""
     model = drop_unused(train.clone())
     _mark_calls(model)
     InlinePass()(model)
@@ -186,7 +186,7 @@ def _mark_calls(model: ir.Model) -> None:
 def _open_sizes(
     train: ir.Model, given: Mapping[str, int], default: int = ASSUMED
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """A size for each open dimension of the inputs, and the names of those that were assumed.
+    """A size for each dynamic dimension of the inputs, and the names of those that were assumed.
 
     A first dimension without a name is the batch of another input.
     """

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.graph.dtypes import HALVES
 from onward.graph.graph_ops import GraphOps, extend
-from onward.graph.scopes import COMPOSITES
+from onward.graph.scopes import COMPOSITES, origin, standard
 from onward.passes.float8_functions import (
     E4M3,
     FLOAT8_LINEAR,
@@ -167,11 +167,8 @@ def _weight_of(node: ir.Node, trained: Collection[str]) -> str | None:
         return None
     if not all(isinstance(size, int) and size % _FACTOR == 0 for size in w.shape):
         return None
-    while (maker := w.producer()) is not None:
-        if maker.domain or maker.op_type not in _MOVING or maker.inputs[0] is None:
-            return None
-        w = maker.inputs[0]
-    return w.name if w.name in trained else None
+    name = origin(w, standard(_MOVING)).name
+    return name if name in trained else None
 
 
 def _reaches(node: ir.Node, others: Collection[ir.Node]) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.operators import VIEWS
-from onward.graph.scopes import ancestors
+from onward.graph.scopes import ancestors, origin, standard
 from onward.passes.composites import is_call
 from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, take_over
@@ -206,11 +206,7 @@ def _readers(value: ir.Value) -> set[ir.Node]:
 
 def _root(value: ir.Value | None) -> ir.Value | None:
     """The value that views are of."""
-    node = None if value is None else value.producer()
-    while node is not None and not node.domain and node.op_type in VIEWS:
-        value = node.inputs[0]
-        node = None if value is None else value.producer()
-    return value
+    return None if value is None else origin(value, standard(VIEWS))
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ before a checkpoint and before a callback that takes the model.
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ import torch
 from torch import nn
 
 from onward.errors import OptionError
-from onward.message_text import suggest_names
 from onward.programs.training_options import TrainingOptions
 from onward.pytorch.torch_session import open_torch_session, write_to_module
-from onward.pytorch.trainer.arguments import BEST, read_arguments
+from onward.pytorch.trainer.arguments import read_arguments
 from onward.pytorch.trainer.batches import Batch, Loader, label_names, model_columns
 from onward.pytorch.trainer.checkpoints import (
     find_checkpoint,
@@ -40,6 +38,13 @@ from onward.pytorch.trainer.evaluation import EvaluationResult, run_evaluation
 from onward.pytorch.trainer.item_counts import ITEMS, ItemCounts
 from onward.pytorch.trainer.label_smoothing import make_smoother
 from onward.pytorch.trainer.learning import describe_optimizers, make_optimizer, make_schedule
+from onward.pytorch.trainer.run_plan import (
+    due_after_step,
+    group_updates,
+    note_best,
+    plan_run,
+    updates_per_epoch,
+)
 from onward.pytorch.trainer.trainer_state import (
     Callbacks,
     PredictionOutput,
@@ -105,8 +110,8 @@ class Trainer:
         """Train until the last step; from a checkpoint's path, or with True from the newest one."""
         resume = resume_from_checkpoint or self.args.resume_from_checkpoint
         loader = self._loader(self.train_dataset, "train_dataset", trains=True)
-        per_epoch = self._updates_per_epoch(loader)
-        self._begin(per_epoch)
+        per_epoch = updates_per_epoch(self.args, loader.length)
+        self.state, self.control = plan_run(self.args, per_epoch), TrainerControl()
         self._write_back()  # of an earlier call
         session = self._open(next(loader.epoch(0)), self.state.max_steps)
         if resume:
@@ -137,35 +142,6 @@ class Trainer:
         self._call("on_train_end")
         return TrainOutput(self.state.global_step, mean, metrics)
 
-    def _updates_per_epoch(self, loader: Loader) -> int:
-        """The updates of an epoch; of a dataset of unknown length, those of the whole run."""
-        if loader.length is None:
-            if self.args.max_steps <= 0:
-                raise OptionError(
-                    "train_dataset has no __len__, so the steps of an epoch are not known\n"
-                    "set args.max_steps"
-                )
-            return self.args.max_steps
-        updates = math.ceil(loader.length / self.args.gradient_accumulation_steps)
-        if not updates:
-            raise OptionError(
-                "train_dataset has fewer rows than one batch\n"
-                "give more rows, or a smaller per_device_train_batch_size"
-            )
-        return updates
-
-    def _begin(self, per_epoch: int) -> None:
-        """Set the number of steps of a run, and how often it logs, evaluates and saves."""
-        args, state = self.args, TrainerState()
-        state.max_steps = (
-            args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-        )
-        state.num_train_epochs = math.ceil(state.max_steps / per_epoch)
-        state.train_batch_size = args.per_device_train_batch_size
-        for name in ("logging", "eval", "save"):
-            setattr(state, f"{name}_steps", args.interval(name, state.max_steps))
-        self.state, self.control = state, TrainerControl()
-
     def _train_epochs(
         self, session: TrainingSession, loader: Loader, per_epoch: int
     ) -> list[float]:
@@ -176,7 +152,7 @@ class Trainer:
         while state.global_step < state.max_steps and not self.control.should_training_stop:
             self._call("on_epoch_begin")
             place = -1
-            for place, micro in enumerate(self._updates(loader.epoch(epoch))):
+            for place, micro in enumerate(group_updates(loader.epoch(epoch), self.args)):
                 if place < done:
                     continue
                 waiting.append(self._update(session, micro))
@@ -197,17 +173,6 @@ class Trainer:
             losses += self._after_epoch(session, waiting)
         return losses + _read_losses(waiting)
 
-    def _updates(self, batches: Iterator[Batch]) -> Iterator[list[Batch]]:
-        """The batches of each update; those that are left at an epoch's end make one, too."""
-        waiting: list[Batch] = []
-        for batch in batches:
-            waiting.append(batch)
-            if len(waiting) == self.args.gradient_accumulation_steps:
-                yield waiting
-                waiting = []
-        if waiting:
-            yield waiting
-
     def _update(self, session: TrainingSession, micro: list[Batch]) -> list[Any]:
         """One update; the results of its batches, whose losses are read later."""
         given = self._items.of_update(micro)
@@ -219,54 +184,27 @@ class Trainer:
     # -- what happens after steps and epochs -----------------------------------------------------
 
     def _after_step(self, session: TrainingSession, waiting: list[list[Any]]) -> list[float]:
-        args, state, control = self.args, self.state, self.control
-        at = {
-            name: getattr(args, f"{name}_strategy") == "steps"
-            and state.global_step % getattr(state, f"{name}_steps") == 0
-            for name in ("logging", "eval", "save")
-        }
-        first = args.logging_first_step and state.global_step == 1
-        last = state.global_step >= state.max_steps
+        control, due = self.control, due_after_step(self.args, self.state)
         found = list[float]()
-        if at["logging"] or first or control.should_log:
+        if "logging" in due or control.should_log:
             found = self._log_losses(session, waiting)
-        if at["eval"] or control.should_evaluate:
-            self._compare(self.evaluate())
-        if at["save"] or control.should_save or (last and args.save_strategy == "steps"):
+        if "eval" in due or control.should_evaluate:
+            control.should_save |= note_best(self.args, self.state, self.evaluate())
+        if "save" in due or control.should_save:
             self._save_checkpoint()
         control.should_log = control.should_evaluate = control.should_save = False
         return found
 
     def _after_epoch(self, session: TrainingSession, waiting: list[list[Any]]) -> list[float]:
-        args, found = self.args, list[float]()
+        args, control, found = self.args, self.control, list[float]()
         if args.logging_strategy == "epoch" and waiting:
             found = self._log_losses(session, waiting)
         if args.eval_strategy == "epoch":
-            self._compare(self.evaluate())
-        if args.save_strategy == "epoch" or self.control.should_save:
+            control.should_save |= note_best(args, self.state, self.evaluate())
+        if args.save_strategy == "epoch" or control.should_save:
             self._save_checkpoint()
-        self.control.should_save = False
+        control.should_save = False
         return found
-
-    def _compare(self, metrics: Mapping[str, Any]) -> None:
-        """Note whether an evaluation is the best so far."""
-        args, state = self.args, self.state
-        if args.metric_for_best_model is None:
-            return
-        name = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-        if name not in metrics:
-            raise OptionError(
-                f"no evaluation has {name!r}, which args.metric_for_best_model asks for\n"
-                f"{suggest_names(name, metrics, 'there are')}"
-            )
-        found, best = float(metrics[name]), state.best_metric
-        worst = -math.inf if args.greater_is_better else math.inf
-        best = worst if best is None else best
-        if found > best if args.greater_is_better else found < best:
-            state.best_metric = found
-            if args.save_strategy != "no":
-                state.best_global_step = state.global_step
-            self.control.should_save |= args.save_strategy == BEST
 
     def _log_losses(self, session: TrainingSession, waiting: list[list[Any]]) -> list[float]:
         """Log the mean loss of the updates since the last time."""

@@ -88,6 +88,11 @@ class GrpcCall:
         """Whether the client sends one message."""
         return self._method.answer is not None
 
+    @property
+    def client(self) -> str:
+        """The address that the call came from."""
+        return self._stream.connection.client
+
     # -- for the method ------------------------------------------------------------------------
 
     def answer(self, message: bytes) -> None:

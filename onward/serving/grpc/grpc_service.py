@@ -34,7 +34,7 @@ _InferRequest = message_class("inference.ModelInferRequest")
 class AccessCheck(Protocol):
     """Checks who may call: raises AccessDenied or QuotaExceeded."""
 
-    def check(self, key: str | None, admin: bool) -> None: ...
+    def check(self, key: str | None, admin: bool, client: str) -> None: ...
 
 
 class GrpcService:
@@ -77,7 +77,7 @@ class GrpcService:
     def admit(self, call: GrpcCall, admin: bool = False) -> None:
         """Check the key of a call, and count it against the key's quota."""
         if self._access is not None:
-            self._access.check(_key(call), admin)
+            self._access.check(_key(call), admin, call.client)
 
     def infer(self, call: GrpcCall, data: bytes) -> None:
         """ModelInfer: a client that is gone drops its request."""

@@ -60,8 +60,11 @@ class Http2Connection(asyncio.Protocol):
         self.has_preface = False
         self.streams: dict[int, Stream] = {}
         self.last_used = clock()
+        self.client = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        address = transport.get_extra_info("peername")
+        self.client = str(address[0]) if isinstance(address, tuple) else ""
         self._sender.transport = cast(asyncio.Transport, transport)
         if not self._on_open(self):
             self.close()

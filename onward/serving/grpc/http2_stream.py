@@ -36,6 +36,8 @@ class OpenStream(Protocol):
 class StreamConnection(Protocol):
     """What a stream needs of its connection."""
 
+    client: str  # the address that it came from
+
     def send(self, stream: Stream) -> None: ...
 
     def resume(self, stream: Stream) -> None: ...

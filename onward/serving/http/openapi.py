@@ -134,7 +134,7 @@ def make_document(core: Core, *, has_infer: bool = True, has_admin: bool = True)
 
 
 def example_body(inputs: list[TensorSpec]) -> Json | None:
-    """A request that the model accepts, or None if it would be too large: 1 for each open size."""
+    """A request that the model accepts, dynamic sizes 1; None if it would be too large."""
     tensors = []
     for spec in inputs:
         if spec.is_optional:

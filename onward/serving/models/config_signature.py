@@ -92,7 +92,7 @@ class ConfiguredInstance:
 
 
 def _reshape(array: Array, shape: Sequence[int]) -> Array:
-    """The array in a shape whose first open size is the batch, if it has one."""
+    """The array in a shape whose first dynamic size is the batch, if it has one."""
     sizes = list(shape)
     if sizes.count(-1) > 1 and sizes[0] == -1:
         sizes[0] = array.shape[0]

@@ -7,7 +7,9 @@ drained and closed. A version that cannot be opened leaves the old one in place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from onward.serving.core import Json
 from onward.serving.models.completed_config import ENSEMBLE
 from onward.serving.models.ensemble import Ensemble
 from onward.serving.models.ensemble_graph import read_ensemble
+from onward.serving.models.memory_limit import check_memory
 from onward.serving.models.model_config import OVERRIDE, is_ensemble
 from onward.serving.models.model_folder import CONFIG, ModelFiles, fingerprint
 from onward.serving.models.model_table import (
@@ -81,6 +84,7 @@ class ModelLoader:
         self._factory, self._opener = factory, opener
         self._executor = ThreadPoolExecutor(_OPENERS, thread_name_prefix="onward-load")
         self._noted: set[tuple[str, str]] = set()  # what has been logged once
+        self._memory = threading.Lock()  # held while a model takes memory of a limit
 
     async def load(self, model: Model, files: ModelFiles) -> LoadFailure | None:
         """Load what has changed of a model; the first failure, if there is one."""
@@ -188,7 +192,7 @@ class ModelLoader:
             else:
                 where = OVERRIDE if model.override is not None else f"{files.folder.name}/{CONFIG}"
                 opened = await self.blocking(
-                    lambda: open_model(files, number, config, settings, self._opener, where)
+                    lambda: self._open(files, number, config, settings, where)
                 )
             await self.serve(model, number, opened, stamp)
         except Exception as error:
@@ -197,6 +201,20 @@ class ModelLoader:
             _LOG.error("model %r version %d cannot be loaded: %s", model.name, number, reason)
             return LoadFailure(error.with_traceback(None), number)  # frames hold the model's memory
         return None
+
+    def _open(
+        self,
+        files: ModelFiles,
+        number: int,
+        config: Json | None,
+        settings: ModelSettings,
+        where: str,
+    ) -> OpenedModel:
+        """Open a version if it fits into the memory limit; with a limit, one after the other."""
+        limit = self._settings.total_memory_limit
+        with self._memory if limit is not None else contextlib.nullcontext():
+            check_memory(files, number, limit)
+            return open_model(files, number, config, settings, self._opener, where)
 
     def _make(self, name: str, number: int, opened: OpenedModel) -> Served:
         loop, clock, observer = self._loop, self._clock, self._observer

@@ -59,7 +59,7 @@ def open_session_instance(path: Path, settings: ModelSettings) -> SessionInstanc
 
 
 def open_session_instances(
-    path: Path, settings: ModelSettings, count: int
+    path: Path, settings: ModelSettings, count: int, shares_threads: bool = False
 ) -> list[SessionInstance]:
     """So many instances over one session: runs are concurrent, the weights are held once."""
     if count == 1 and not settings.threads and path.stat().st_size < _SMALL:
@@ -69,7 +69,7 @@ def open_session_instances(
         single.close()
     # each run adds the thread that calls it to the session's own threads
     threads = count * (settings.threads - 1) + 1 if settings.threads else 0
-    session = _open(path, settings, threads)
+    session = _open(path, settings, threads, shares_threads)
     try:
         if count == 1:
             return [SessionInstance(session)]
@@ -80,9 +80,15 @@ def open_session_instances(
         raise
 
 
-def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:
+def _open(
+    path: Path, settings: ModelSettings, threads: int, shares_threads: bool = False
+) -> InferenceSession:
+    shares = shares_threads and not settings.threads  # a model with a number has its own
+    options = SessionOptions(
+        intra_op_num_threads=0 if shares else threads, use_per_session_threads=not shares
+    )
     # between runs, its threads leave the cores to the server and to other models
-    options = stop_spinning_after_runs(SessionOptions(intra_op_num_threads=threads))
+    options = stop_spinning_after_runs(options)
     return InferenceSession(path, options, settings.providers)
 
 

@@ -61,7 +61,9 @@ class TrainingSession(SessionState):
         program: TrainingProgram = (
             to_program(model, loss, optimizer, options, providers)
             if parallel is None
-            else _distribution.distributed_program(model, loss, optimizer, options, parallel)
+            else _distribution.distributed_program(
+                model, loss, optimizer, options, parallel, providers
+            )
         )
         quiet = SessionOptions(log_severity_level=4)  # errors are raised, not printed in addition
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)

@@ -125,7 +125,7 @@ def test_open_dimensions_are_1_or_as_given() -> None:
     longer = measure_costs(program, {"time": 50})
     assert longer.sizes == {"time": 50}
     assert longer.activations(8) > 5 * measure_costs(program).activations(8)
-    with pytest.raises(OptionError, match="no open dimension 'tim'\ndid you mean 'time'"):
+    with pytest.raises(OptionError, match="no dynamic dimension 'tim'\ndid you mean 'time'"):
         measure_costs(program, {"tim": 2})
 
 

@@ -132,7 +132,7 @@ def test_too_small_budget_names_the_smallest() -> None:
 
 @pytest.mark.integration
 def test_budget_in_bytes_needs_sizes() -> None:
-    with pytest.raises(OptionError, match="needs the sizes of open dimensions: 'batch'"):
+    with pytest.raises(OptionError, match="needs the sizes of dynamic dimensions: 'batch'"):
         build(transformer("batch"), Memory(budget="1MiB"))
     build(transformer("batch"), Memory(budget="1MiB", sizes={"batch": 2}))
 

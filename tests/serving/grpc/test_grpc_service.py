@@ -148,7 +148,7 @@ def test_a_clients_deadline_cancels_its_request() -> None:
 class Keys:
     """Key "a" may call, "root" may do all, "b" has no quota left."""
 
-    def check(self, key: str | None, admin: bool) -> None:
+    def check(self, key: str | None, admin: bool, client: str) -> None:
         if key == "b":
             raise QuotaExceeded("too many requests", retry_after=3)
         if key not in ("a", "root") or (admin and key != "root"):

@@ -148,7 +148,7 @@ def test_a_stopping_server_answers_and_ends_its_streams() -> None:
 
 def test_a_stream_without_its_key_is_refused() -> None:
     class Closed:
-        def check(self, key: str | None, admin: bool) -> None:
+        def check(self, key: str | None, admin: bool, client: str) -> None:
             raise AccessDenied("a key is needed")
 
     async def main() -> None:

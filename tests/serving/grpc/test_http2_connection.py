@@ -28,6 +28,9 @@ class Transport:
     def write(self, data: bytes) -> None:
         self.data += data
 
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return ("10.0.0.1", 4711) if name == "peername" else None
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 

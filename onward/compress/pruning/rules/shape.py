@@ -44,7 +44,7 @@ def _dims(value: ir.Value) -> Sizes:
 
 
 def _name(dim: object) -> object:
-    """What an open size is called: two of the same name are equal; without one, none is."""
+    """What a dynamic size is called: two of the same name are equal; without one, none is."""
     name = getattr(dim, "value", None)
     return object() if name is None else str(name)
 

@@ -21,13 +21,13 @@ import onnx_ir as ir
 
 from onward.graph.dtypes import FLOATS
 from onward.graph.operators import VIEWS, named
-from onward.graph.scopes import ancestors
+from onward.graph.scopes import ancestors, origin, standard
 from onward.passes.memory_functions import is_await, is_barrier
 from onward.programs.program import LOSS
 from onward.providers.torch.kernels.memory import CHANGE_AFTER, COPY_AFTER
 from onward.providers.torch.private_domain import DOMAIN
 
-_VIEWS = VIEWS | named("Cast Expand Gather Slice Split Transpose")  # torch may copy nothing
+_is_view = standard(VIEWS | named("Cast Expand Gather Slice Split Transpose"))  # may copy nothing
 
 
 def write_barriers(model: ir.Model, feeds: Collection[str]) -> ir.Model:
@@ -36,13 +36,13 @@ def write_barriers(model: ir.Model, feeds: Collection[str]) -> ir.Model:
     for node, waiting in found:
         given = node.inputs[0]
         assert given is not None
-        origin = _origin(given)
-        tokens = [v for v in waiting if v not in node.inputs and _origin(v) is not origin]
+        storage = _storage(given)
+        tokens = [v for v in waiting if v not in node.inputs and _storage(v) is not storage]
         first = len(node.inputs)
         node.resize_inputs(first + len(tokens))
         for index, token in enumerate(tokens, first):
             node.replace_input_with(index, token)
-        name = COPY_AFTER if origin.name in feeds else CHANGE_AFTER
+        name = COPY_AFTER if storage.name in feeds else CHANGE_AFTER
         node.domain, node.op_type = DOMAIN, name
     if found:
         model.opset_imports[DOMAIN] = 1
@@ -68,12 +68,6 @@ def _is_read_after(value: ir.Value, place: int, places: dict[ir.Node, int]) -> b
     return value.is_graph_output() or any(reader > place for reader in readers)
 
 
-def _origin(value: ir.Value) -> ir.Value:
+def _storage(value: ir.Value) -> ir.Value:
     """The value whose memory this one may share."""
-    node = value.producer()
-    while node is not None and node.inputs and node.inputs[0] is not None:
-        if not (is_await(node) or (node.domain == "" and node.op_type in _VIEWS)):
-            break
-        value = node.inputs[0]
-        node = value.producer()
-    return value
+    return origin(value, lambda node: is_await(node) or _is_view(node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onward.graph.operators import VIEWS
+from onward.graph.scopes import origin, standard
 from onward.passes.random_functions import DROPOUT_MASK, calls
 from onward.programs.memory.engine_memory import EngineMemory
 from onward.providers.provider import Provider
@@ -32,15 +33,12 @@ def find_kept_values(train: ir.Model, provider: Provider) -> EngineMemory:
     if provider.step_compiler is not None:
         masks = calls(prepared.graph, DROPOUT_MASK)
         most_bytes.update({str(call.outputs[0].name): 0 for call in masks})
-    return EngineMemory(most_bytes, frozenset(fixed))
+    compiles = provider.step_compiler is not None
+    return EngineMemory(most_bytes, frozenset(fixed), updates_rows=compiles)
 
 
 def _views_of_inputs(graph: ir.Graph) -> set[str]:
     """Names of values that are parameters or feeds in another shape, or transposed."""
-    inputs = {*graph.inputs, *graph.initializers.values()}
-    views: set[ir.Value] = set()
-    for node in graph:
-        is_view = not node.domain and node.op_type in VIEWS | {"Transpose"}
-        if is_view and (node.inputs[0] in inputs or node.inputs[0] in views):
-            views.update(node.outputs)
-    return {str(value.name) for value in views}
+    is_view = standard(VIEWS | {"Transpose"})
+    made = (value for node in graph if is_view(node) for value in node.outputs)
+    return {str(value.name) for value in made if origin(value, is_view).producer() is None}

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onward.gradients.split import GraphPiece, split
 from onward.graph.node_args import describe
 from onward.graph.operators import VIEWS
+from onward.graph.scopes import origin, standard
 from onward.graph.signature import NodeArg
 from onward.message_text import list_names
 from onward.passes.composites import inline_calls
@@ -114,8 +115,4 @@ def prepare_graph(model: ir.Model, provider: TorchProvider) -> ir.Model:
 
 
 def _is_view_of_input(value: ir.Value) -> bool:
-    node = value.producer()
-    while node is not None and node.op_type in VIEWS and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = value.producer()
-    return node is None
+    return origin(value, standard(VIEWS)).producer() is None

@@ -15,6 +15,7 @@ from onward.providers.torch.kernels.prepared_weights import without_weight_cache
 from onward.providers.torch.training.captured_calls import CapturedCalls
 from onward.providers.torch.training.graph_pool import GraphPool
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs
+from onward.providers.torch.training.sparse_rows import with_sparse_rows
 from onward.providers.torch.training.step_feeds import Batch
 from onward.providers.torch.training.step_functions import StepFunctions
 
@@ -37,7 +38,9 @@ class StepCalls:
         """The loss and the outputs, and whether the gradients were finite; updates everything."""
         graph, updates = self._graphs.train, self._graphs.updates
         feeds = self._feed_names(graph)
-        function = self._write("step", lambda: self._functions.step(graph, feeds, updates))
+        function = self._write(
+            "step", lambda: self._functions.step(with_sparse_rows(self._graphs), feeds, updates)
+        )
         shown, finite = call(function, [batch.tensors[name] for name in feeds], graph)
         return dict(zip(self._layout.results_of("train"), shown)), finite
 

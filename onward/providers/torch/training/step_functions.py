@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from onward.optimizers.clip import NORM
 from onward.programs.program import DRAW, LOSS, Layout
 from onward.programs.vector_offsets import Places
+from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.function_writer import (
     Compiler,
     FunctionWriter,
@@ -19,6 +20,7 @@ from onward.providers.torch.training.function_writer import (
 )
 from onward.providers.torch.training.lowering import TorchGraph
 from onward.providers.torch.training.part_store import TorchPartStore
+from onward.providers.torch.training.sparse_rows import RowResults, RowUpdate, SparseTrain
 from onward.providers.torch.training.step_scalars import StepScalars
 from onward.providers.torch.training.store import TorchStore, UpdateTensors
 
@@ -57,22 +59,28 @@ class StepFunctions:
     # -- the whole step ------------------------------------------------------------------------
 
     def step(
-        self, graph: TorchGraph, given: Sequence[str], updates: Sequence[TorchGraph]
+        self, train: SparseTrain, given: Sequence[str], updates: Sequence[TorchGraph]
     ) -> Callable[..., Any]:
         """given inputs -> (loss, outputs), whether gradients were finite; updates everything
 
         Gradients leave memory with the update; their sum of squares stays for `gradient_norm`.
         """
         function = FunctionWriter("train_step", self._compiler)
-        results = function.call(graph, self._arguments(function, graph, given))
+        graph, tables = train.graph, train.tables
+        results = function.call(graph, self._arguments(function, graph, given, tables))
         shown = self._shown(function, graph, results)
-        gradients = self._join_gradients(function, results)
+        rows = {
+            i: RowUpdate(function, tensors, self._table(tensors.update.parameters[0]), i)
+            for i, tensors in enumerate(self.store.updates)
+            if tensors.update.parameters[0] in tables
+        }
+        gradients = self._join_gradients(function, results, tables, rows)
         finite, squares = self._is_finite(results[LOSS], gradients), "squares.view(())"
         function.line(f"finite = {finite}")
         function.line(f"squares = sum_of_squares({list_expression(gradients)}).view(1)")
         function.line(f"{function.bind(self._scalars.squares)}.copy_({squares})")
         self._write_state(function, {n: results[new] for n, new in self._layout.state.items()})
-        self._write_updates(function, updates, gradients, squares)
+        self._write_updates(function, updates, gradients, squares, rows)
         function.line(f"{function.bind(self._scalars.inputs[DRAW])}[1:2].add_(1)")
         function.line(f"return {tuple_expression(shown)}, finite")
         return function.build()
@@ -155,13 +163,25 @@ class StepFunctions:
         self._write_state(function, fresh)
         return tuple_expression(vectors)
 
-    def _join_gradients(self, function: FunctionWriter, results: Mapping[str, str]) -> list[str]:
-        """Join the gradients of each update in one vector; the vectors' names."""
-        gradients = {name: results[each] for name, each in self._layout.gradients.items()}
+    def _join_gradients(
+        self,
+        function: FunctionWriter,
+        results: Mapping[str, str],
+        tables: Mapping[str, RowResults] | None = None,
+        rows: Mapping[int, RowUpdate] | None = None,
+    ) -> list[str]:
+        """Join the gradients of each update in one vector, or sum its rows; the tensors' names."""
+        names, joined = self._layout.gradients, []
         for i, tensors in enumerate(self.store.updates):
-            joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
-            function.line(f"d{i} = {joined}")
-        return [f"d{i}" for i in range(len(self.store.updates))]
+            if rows and i in rows:
+                indices, values = (tables or {})[tensors.update.parameters[0]]
+                joined.append(rows[i].sum(results[indices], results[values]))
+                continue
+            gradients = {name: results[names[name]] for name in tensors.update.parameters}
+            vector = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
+            function.line(f"d{i} = {vector}")
+            joined.append(f"d{i}")
+        return joined
 
     def _is_finite(self, loss: str, gradients: list[str]) -> str:
         return f"torch.isfinite({loss}).all() & are_finite({list_expression(gradients)})"
@@ -208,8 +228,9 @@ class StepFunctions:
         graphs: Sequence[TorchGraph],
         gradients: Sequence[str],
         squares: str,
+        rows: Mapping[int, RowUpdate] | None = None,
     ) -> None:
-        """Update every parameter, and count the update, if `finite`."""
+        """Update every parameter, or of tables some rows, and count the update, if `finite`."""
         scalars = self._scalars
         count, first, rates = map(function.bind, (scalars.count, scalars.first, scalars.rates))
         function.line(f"step, ahead = {count} + 1, ({count} - {first}).view(1)")
@@ -224,7 +245,11 @@ class StepFunctions:
             arguments["gradient_scale"] = (
                 function.bind(scalars.factors[i]) if factor is None else f"{factor}.to({dtype})"
             )
-            self._update(function, graphs[i], tensors, gradients[i], arguments)
+            if rows and i in rows:
+                results = function.call(graphs[i], arguments | rows[i].read())
+                rows[i].write(results, "finite" if self._settings.skip_nonfinite else None)
+            else:
+                self._update(function, graphs[i], tensors, gradients[i], arguments)
         done = "finite" if self._settings.skip_nonfinite else "1"
         function.line(f"{count}.add_({done})")
         if kept is not None:
@@ -257,9 +282,16 @@ class StepFunctions:
     # -- inputs --------------------------------------------------------------------------------
 
     def _arguments(
-        self, function: FunctionWriter, graph: TorchGraph, given: Sequence[str]
+        self,
+        function: FunctionWriter,
+        graph: TorchGraph,
+        given: Sequence[str],
+        tables: Collection[str] = (),
     ) -> dict[str, str]:
-        """The inputs of a graph: given arguments, in this order, or tensors of the store."""
+        """The inputs of a graph: given arguments, in this order, or tensors of the store.
+
+        Tables of which only rows are updated are tensors of their own, not places in vectors.
+        """
         arguments = {name: function.add_argument() for name in given}
         others = {**self.store.frozen, **self._scalars.inputs}
         arguments |= {n: function.bind(t) for n, t in others.items() if n in graph.inputs}
@@ -267,9 +299,13 @@ class StepFunctions:
         vectors += [(each.vector, each.places) for each in self.store.state]
         for vector, places in vectors:
             for name in places.shapes:
-                if name in graph.inputs:
+                if name in graph.inputs and name not in tables:
                     arguments[name] = function.bind_view(vector, places, name)
-        return arguments
+        return arguments | {n: function.bind(self._table(n)) for n in tables if n in graph.inputs}
+
+    def _table(self, name: str) -> Tensor:
+        assert isinstance(self.store, TorchStore)  # processes that share tensors have no whole step
+        return self.store.parameters[name]
 
 
 def _update_tensors(

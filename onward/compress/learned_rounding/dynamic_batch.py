@@ -1,4 +1,4 @@
-"""Open a model's fixed batch dimension, so that it can learn from larger batches."""
+"""Make the fixed batch dimension of a model dynamic, so that it can learn from larger batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CLOSE = 1e-3  # of the largest number: joined rows must give the outputs of sin
 
 
 def fixed_rows(model: ir.Model) -> int | None:
-    """The first dimension that all inputs of a model fix; None if one is open."""
+    """The first dimension that all inputs of a model fix; None if one is dynamic."""
     sizes = {_first_size(value) for value in model.graph.inputs if not value.is_initializer()}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) else None
 
 
-def open_batch(model: ir.Model, feeds: Feeds) -> ir.Model | None:
+def make_batch_dynamic(model: ir.Model, feeds: Feeds) -> ir.Model | None:
     """A copy of a model that takes any number of rows; None if it does not work.
 
     Sizes of the batch in constant shapes of Reshape become 0 (as the data has it). The copy is run

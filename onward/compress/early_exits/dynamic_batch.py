@@ -1,4 +1,4 @@
-"""Find the batch axes of a model's inputs, and open the batch that a model fixes."""
+"""Find the batch axes of a model's inputs, and make a fixed batch dynamic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = "batch"
 
 
 def input_axes(model: ir.Model, output: ir.Value) -> dict[str, int]:
-    """The batch axis of each input that has one: the open dimension that the output shares."""
+    """The batch axis of each input that has one: the dynamic dimension that the output shares."""
     shapes = {str(value.name): value.shape for value in model.graph.inputs}
     wanted = _symbol(output.shape[0]) if output.shape is not None and len(output.shape) else None
     found: dict[str, int] = {}
@@ -36,8 +36,8 @@ def _symbol(size: Any) -> str | None:
     return None if isinstance(size, int) else size.value
 
 
-def open_fixed_batch(model: ir.Model) -> int | None:
-    """Open the batch of a prepared model in place; return the size that it had, None if open.
+def make_fixed_batch_dynamic(model: ir.Model) -> int | None:
+    """Make the batch of a prepared model dynamic, in place; the size that it had, if fixed.
 
     The first dimension of the first input counts as the batch. Reshapes to fixed sizes keep what
     they know of the other axes.
@@ -74,10 +74,10 @@ def _open_reshapes(model: ir.Model, batch: int | None) -> None:
             _set_shape(model, node, sizes)
 
 
-def open_observed_reshapes(
+def make_observed_reshapes_dynamic(
     model: ir.Model, shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> None:
-    """The same from the shapes of two runs, where no size but the batch is open."""
+    """The same from the shapes of two runs, where no size but the batch is dynamic."""
     for node in model.graph:
         two, three = shapes.get(str(node.outputs[0].name), ((), ()))
         sizes = [a if a == b else -1 for a, b in zip(two, three)]
@@ -101,8 +101,8 @@ def restore_fixed_batch(model: ir.Model, batch: int | None, axes: dict[str, int]
     if batch is None:
         return
     for value in (*model.graph.inputs, *model.graph.outputs):
-        is_open = value.shape is not None and len(value.shape)
-        if is_open and (value.name in axes or value in model.graph.outputs):
+        is_dynamic = value.shape is not None and len(value.shape)
+        if is_dynamic and (value.name in axes or value in model.graph.outputs):
             assert value.shape is not None
             value.shape = ir.Shape([batch, *list(value.shape)[1:]])
 
@@ -111,5 +111,5 @@ def check_axes(axes: dict[str, int]) -> None:
     """Refuse a model without a batch."""
     if not axes:
         raise UnsupportedModel(
-            "no input of the model has a batch axis\nexport it with an open first dimension"
+            "no input of the model has a batch axis\nexport it with a dynamic first dimension"
         )
