@@ -71,6 +71,7 @@ _USERS = tuple(
         "reexports",
         "session",
         "shared_memory",
+        "shared_threads",
     )
 )
 _USAGE = """usage: python -m onward.compat script.py [argument ...]

@@ -142,7 +142,7 @@ def _run(
             if not sizes_are_default or not names:
                 raise
             raise ProviderError(
-                f"{error}\nopen dimensions are 1 by default; set them with --size ({names})"
+                f"{error}\ndynamic dimensions are 1 by default; set them with --size ({names})"
             ) from error
         times.append(time.perf_counter() - start)
     return results, times

@@ -50,7 +50,7 @@ class Adagrad(Optimizer):
         return self.initial_accumulator_value
 
     @property
-    def keeps_without_gradient(self) -> bool:
+    def skips_zero_gradients(self) -> bool:
         return not self.weight_decay and self.eps > 0
 
     def update(

@@ -68,7 +68,7 @@ class Optimizer(ABC):
         return {}
 
     @property
-    def keeps_without_gradient(self) -> bool:
+    def skips_zero_gradients(self) -> bool:
         """Whether elements whose gradient is 0, and their state, stay as they are."""
         return False
 

@@ -60,7 +60,7 @@ class SGD(Optimizer):
         return {"momentum_buffer": shape} if self.momentum else {}
 
     @property
-    def keeps_without_gradient(self) -> bool:
+    def skips_zero_gradients(self) -> bool:
         return not self.momentum and not self.weight_decay
 
     def stored_slots(self) -> dict[str, StoredSlot]:

@@ -57,7 +57,9 @@ class Level(IntEnum):
 
 
 SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule | einsum_pairs.rule
-GRADIENT_SIMPLIFICATIONS = transposed_products.rule | joined_slices.rule | powers.rule
+GRADIENT_SIMPLIFICATIONS = (
+    transposed_products.rule | joined_slices.rule | powers.rule | einsum_pairs.product_rule
+)
 
 
 def simplify(model: ir.Model) -> ir.Model:
@@ -109,7 +111,15 @@ BASIC = PassSequence(
     rounds=4,
 )
 
-FUSIONS = activation.rule | norm.rule | attention.rule | rotary.rule | convolution.rule | gemm.rule
+FUSIONS = (
+    activation.rule
+    | norm.rule
+    | attention.rule
+    | rotary.rule
+    | convolution.rule
+    | gemm.rule
+    | einsum_pairs.product_rule
+)
 
 
 def fuse(model: ir.Model) -> ir.Model:

@@ -31,7 +31,6 @@ from onward.passes.random_draws import Draws, draw_uniforms, left_random
 from onward.passes.recognize_composites import recognise_composites
 from onward.passes.rewrite import rewrite
 from onward.passes.shared_batch_norms import share_batch_norms
-from onward.passes.simplify import einsum_pairs
 from onward.passes.training_mode import eval_mode, separate_statistics, train_mode
 from onward.passes.zip_maps import unzipped
 from onward.programs.batch_weights import batch_weight
@@ -176,12 +175,12 @@ def prepare_training_graph(train: ir.Model, kept: Collection[str]) -> Draws | No
     """Prepare a model in training mode for differentiation, in place; return its random draws.
 
     Random nodes become formulas; activations, norms and attention that are written out become one
-    node each, whose gradient engines may have as one kernel; an Einsum has two operands. `kept` are
-    the initializers that training changes.
+    node each, whose gradient engines may have as one kernel. `kept` are the initializers that
+    training changes.
     """
     draws = draw_uniforms(train, DRAW)
     recognise_composites(train, kept)  # folds constants, which the rules read
-    rewrite(train, activation.rule | norm.rule | einsum_pairs.rule)
+    rewrite(train, activation.rule | norm.rule)
     return draws
 
 

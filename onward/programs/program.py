@@ -66,7 +66,7 @@ class UpdateLayout:
     learning_rate: float
     optimizer: str  # its repr, for messages
     slot_dtypes: dict[str, str] = field(default_factory=dict)  # of slots in another type
-    sparse: bool = False  # whether it is a table of which a step may change some rows only
+    sparse: bool = False  # whether it is one table, of which an engine may update only rows read
 
     def slot_dtype(self, slot: str) -> np.dtype[Any]:
         """The type of a slot."""

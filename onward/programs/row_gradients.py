@@ -22,7 +22,7 @@ from onward.programs.program import Shape
 
 SMALLEST_TABLE = 1 << 20  # elements; smaller tables are updated with other parameters
 
-_is_zeros = standard({"Expand"})
+_is_expand = standard({"Expand"})
 
 
 class RowGradient(NamedTuple):
@@ -42,7 +42,7 @@ def row_gradient(gradient: ir.Value) -> RowGradient | None:
         return None
     if indices is None or rows is None or indices.shape is None or indices.shape[-1] != 1:
         return None
-    tensor = ir.convenience.get_const_tensor(origin(zeros, _is_zeros))
+    tensor = ir.convenience.get_const_tensor(origin(zeros, _is_expand))
     return None if tensor is None or tensor.numpy().any() else RowGradient(indices, rows)
 
 
@@ -55,7 +55,9 @@ def separate_tables(
     found: list[Assignment] = []
     tables: set[str] = set()
     for each in assignments:
-        allows = each.optimizer is not None and each.optimizer.keeps_without_gradient
+        allows = each.optimizer is not None and (
+            each.optimizer.elementwise and each.optimizer.skips_zero_gradients
+        )
         alone = [name for name in each.names if allows and _is_table(shapes[name], gradients[name])]
         found.append(each._replace(names=[name for name in each.names if name not in alone]))
         found += [each._replace(names=[name]) for name in alone]

@@ -8,7 +8,6 @@ core.submit(request, done)
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -50,9 +49,8 @@ class ServerCore:
         opener: OpenInstances = open_instances,
     ) -> None:
         self.settings = settings
-        if settings.shared_threads and opener is open_instances:
+        if settings.shared_threads:
             share_threads(settings.shared_threads)
-            opener = functools.partial(open_instances, shares_threads=True)
         self.repository = Repository(
             settings, loop=loop, clock=clock, observer=observer, factory=factory, opener=opener
         )

@@ -132,7 +132,9 @@ class ServingSettings(BaseModel):
     keep_alive: Seconds = _setting(LIMITS, 75.0, "Seconds that an idle connection stays open.")
     drain_timeout: Seconds = _setting(LIMITS, 30.0, "Seconds to finish requests after SIGTERM.")
     total_memory_limit: Count | None = _setting(
-        LIMITS, None, "Bytes of the server's process; a model that would need more is not loaded."
+        LIMITS,
+        None,
+        "The most bytes of the server's process; models that exceed it are refused.",
     )
     watch: bool = _setting(MODELS, True, "Reload models when their files change.")
     shared_threads: int = _setting(

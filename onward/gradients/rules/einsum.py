@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onward.gradients.gradient_ops import GradientOps, rank
 from onward.gradients.rule import GradientTable
 from onward.gradients.rules.linear import equal_places
-from onward.passes.einsum_letters import letters
+from onward.graph.einsum_letters import expand_equation
 from onward.passes.value_facts import attribute, dims
 
 gradient = GradientTable()
@@ -22,7 +22,7 @@ def einsum(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
     An axis that only a has (it was summed) is broadcast; a diagonal is put back on the diagonal.
     """
     operands = [x for x in node.inputs if x is not None]
-    terms, result = letters(attribute(node, "equation"), [rank(x) for x in operands])
+    terms, result = expand_equation(attribute(node, "equation"), [rank(x) for x in operands])
     gradients = []
     for i, (x, term) in enumerate(zip(operands, terms)):
         others = [j for j in range(len(operands)) if j != i]

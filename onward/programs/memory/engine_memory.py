@@ -19,7 +19,8 @@ class EngineMemory:
         fixed: names of values that are not computed again, since a kernel of forward and backward
             reads them
         lower: rewrites a train graph to the one that the engine runs, where its values are others
-        updates_rows: whether it has no gradients of sparse tables, but those of rows that were read
+        updates_rows: whether a step computes gradients only of the rows of sparse tables that the
+            batch reads
     """
 
     most_bytes: Mapping[str, int] = field(default_factory=dict)

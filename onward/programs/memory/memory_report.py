@@ -147,7 +147,7 @@ def memory_report(
 def _tables_without_gradient(program: Program) -> set[str]:
     """Tables of which a step computes and updates only rows."""
     layout = program.layout
-    if not program.memory.updates_rows or layout.settings.accumulate > 1:
+    if not program.memory.updates_rows or layout.settings.accumulate > 1 or layout.sums:
         return set()
     return {name for each in layout.updates if each.sparse for name in each.parameters}
 

@@ -14,6 +14,7 @@ import onnxruntime
 
 from onward.graph.operators import PRODUCTS
 from onward.providers.defect import Defect, Platform, architecture
+from onward.providers.ort.shared_threads import are_threads_shared
 
 if TYPE_CHECKING:  # `operators_in_half` must not import onnx-ir
     import onnx_ir as ir
@@ -143,6 +144,7 @@ def _scores_in_half() -> bool:
 def _run(model: bytes, **feeds: np.ndarray) -> np.ndarray:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.use_per_session_threads = not are_threads_shared()
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     result: np.ndarray = session.run(None, feeds)[0]
     return result

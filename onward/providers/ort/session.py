@@ -21,6 +21,7 @@ from onward.graph.scan.model_scan import ModelScan, scan_model
 from onward.providers.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from onward.providers.ort import folding_limit
 from onward.providers.ort.shared_memory import check_limit, limited_arena
+from onward.providers.ort.shared_threads import are_threads_shared
 from onward.providers.ort.trace_files import removing_trace_on_error
 
 ProviderList = Sequence[tuple[str, Mapping[str, Any]]]  # (name, options), the preferred one first
@@ -168,6 +169,8 @@ def native_options(options: SessionOptions) -> Any:
     native = onnxruntime.SessionOptions()
     for name in _SCALARS:
         setattr(native, name, getattr(options, name))
+    if are_threads_shared():
+        native.use_per_session_threads = False
     for name, kind in _ENUMS.items():
         setattr(native, name, kind(int(getattr(options, name))))
     for name, size in options.free_dimensions.items():

@@ -1,4 +1,7 @@
-"""Threads that all sessions of a process may share, instead of threads of each session."""
+"""Threads that all sessions of a process share, instead of threads of each session.
+
+onnxruntime allows one or the other: once threads are shared, no session has its own.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,19 @@ import logging
 import onnxruntime
 
 _LOG = logging.getLogger("onward")
+_started = 0  # threads that this process shares
 
 
 def share_threads(count: int) -> None:
-    """Start threads for sessions with `use_per_session_threads=False`.
-
-    A process can do it once: later calls keep the threads that it has.
-    """
-    try:
+    """Start the shared threads of this process; a process can do it once."""
+    global _started
+    if not _started:
         onnxruntime.set_global_thread_pool_sizes(count, 1)
-    except RuntimeError as error:
-        _LOG.warning("this process shares threads already, their number stays: %s", error)
+        _started = count
+    elif _started != count:
+        _LOG.warning("this process already shares %d threads, which stay", _started)
+
+
+def are_threads_shared() -> bool:
+    """Whether sessions of this process must share threads."""
+    return bool(_started)

@@ -189,7 +189,7 @@ class Trainer:
         if "logging" in due or control.should_log:
             found = self._log_losses(session, waiting)
         if "eval" in due or control.should_evaluate:
-            control.should_save |= note_best(self.args, self.state, self.evaluate())
+            self._evaluate_and_rate()
         if "save" in due or control.should_save:
             self._save_checkpoint()
         control.should_log = control.should_evaluate = control.should_save = False
@@ -200,11 +200,16 @@ class Trainer:
         if args.logging_strategy == "epoch" and waiting:
             found = self._log_losses(session, waiting)
         if args.eval_strategy == "epoch":
-            control.should_save |= note_best(args, self.state, self.evaluate())
+            self._evaluate_and_rate()
         if args.save_strategy == "epoch" or control.should_save:
             self._save_checkpoint()
         control.should_save = False
         return found
+
+    def _evaluate_and_rate(self) -> None:
+        """Evaluate; ask for a checkpoint if the result is the best, and the arguments want it."""
+        is_saved = note_best(self.args, self.state, self.evaluate())
+        self.control.should_save = self.control.should_save or is_saved
 
     def _log_losses(self, session: TrainingSession, waiting: list[list[Any]]) -> list[float]:
         """Log the mean loss of the updates since the last time."""

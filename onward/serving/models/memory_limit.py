@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from onward.errors import MemoryLimitExceeded
+import logging
+from pathlib import Path
+
+from onward.errors import MemoryLimitExceeded, OnwardError
 from onward.formatting import show_bytes
+from onward.graph.files import load
+from onward.graph.summary import file_bytes, summarize
 from onward.measure.memory import resident_memory
-from onward.serving.models.model_folder import ModelFiles, fingerprint
+
+_LOG = logging.getLogger("onward.serving")
+_LARGE = 32 << 20  # bytes of a file: it has its weights inside
 
 
-def check_memory(files: ModelFiles, number: int, limit: int | None) -> None:
-    """Refuse a version whose files do not fit into what is left of a limit of this process."""
-    if limit is None or not resident_memory.MEASURABLE:
+def check_memory(name: str, path: Path, limit: int) -> None:
+    """Refuse a model whose files would exceed the memory limit of this process."""
+    if not resident_memory.MEASURABLE:
+        _LOG.warning("total_memory_limit has no effect: this system does not tell memory in use")
         return
-    needed = sum(size for _, size, *_ in fingerprint(files, number))
-    used = resident_memory.resident()
+    used, needed = resident_memory.resident(), _weight_files(path)
     if used + needed > limit:
         raise MemoryLimitExceeded(
-            f"model {files.name!r} needs {show_bytes(needed)} for its weights, but the server has "
+            f"model {name!r} needs {show_bytes(needed)} for its weights, but the server has "
             f"{show_bytes(used)} of {show_bytes(limit)} in use (total_memory_limit)\n"
             "unload a model, or raise the limit"
         )
+
+
+def _weight_files(path: Path) -> int:
+    """The bytes of a model's file, and of the files that hold its weights."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > _LARGE:
+        return size
+    try:
+        return file_bytes(path, summarize(load(path)))
+    except (OnwardError, OSError, ValueError):  # of another format, or to be refused when opened
+        return size

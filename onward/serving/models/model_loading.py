@@ -7,7 +7,6 @@ drained and closed. A version that cannot be opened leaves the old one in place.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable
@@ -212,8 +211,10 @@ class ModelLoader:
     ) -> OpenedModel:
         """Open a version if it fits into the memory limit; with a limit, one after the other."""
         limit = self._settings.total_memory_limit
-        with self._memory if limit is not None else contextlib.nullcontext():
-            check_memory(files, number, limit)
+        if limit is None or settings.workers:  # other processes, with limits of their own
+            return open_model(files, number, config, settings, self._opener, where)
+        with self._memory:
+            check_memory(files.name, files.versions[number], limit)
             return open_model(files, number, config, settings, self._opener, where)
 
     def _make(self, name: str, number: int, opened: OpenedModel) -> Served:

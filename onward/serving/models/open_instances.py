@@ -12,12 +12,7 @@ from onward.serving.worker_processes.worker_instance import open_worker_instance
 
 
 def open_instances(
-    path: Path,
-    settings: ModelSettings,
-    name: str,
-    version: str,
-    *,
-    shares_threads: bool = False,  # with all other models of this process
+    path: Path, settings: ModelSettings, name: str, version: str
 ) -> tuple[list[Instance], ModelSettings]:
     """The instances of a model's file, and the settings with every `auto` decided.
 
@@ -28,4 +23,4 @@ def open_instances(
     if settings.workers:
         return [*open_worker_instances(path, settings, name, version)], settings
     count = settings.instances if isinstance(settings.instances, int) else 1
-    return [*open_session_instances(path, settings, count, shares_threads)], settings
+    return [*open_session_instances(path, settings, count)], settings

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onward.errors import OptionError
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import stop_spinning_after_runs
+from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
 from onward.serving.models.signature import spec_of
 from onward.serving.requests import Array
@@ -59,36 +61,36 @@ def open_session_instance(path: Path, settings: ModelSettings) -> SessionInstanc
 
 
 def open_session_instances(
-    path: Path, settings: ModelSettings, count: int, shares_threads: bool = False
+    path: Path, settings: ModelSettings, count: int
 ) -> list[SessionInstance]:
     """So many instances over one session: runs are concurrent, the weights are held once."""
-    if count == 1 and not settings.threads and path.stat().st_size < _SMALL:
+    shared = are_threads_shared()
+    if shared and settings.threads:
+        raise OptionError(
+            "threads: this model cannot have threads of its own, the server shares its threads\n"
+            "leave out threads or shared_threads, or run the model in workers"
+        )
+    if count == 1 and not (shared or settings.threads) and path.stat().st_size < _SMALL:
         single = SessionInstance(_open(path, settings, 1))
         if _is_quick(single):
             return [single]
         single.close()
     # each run adds the thread that calls it to the session's own threads
     threads = count * (settings.threads - 1) + 1 if settings.threads else 0
-    session = _open(path, settings, threads, shares_threads)
+    session = _open(path, settings, threads)
     try:
         if count == 1:
             return [SessionInstance(session)]
-        shared = _CloseLast(session, count)
-        return [SessionInstance(shared) for _ in range(count)]  # type: ignore[arg-type]
+        owned = _CloseLast(session, count)
+        return [SessionInstance(owned) for _ in range(count)]  # type: ignore[arg-type]
     except BaseException:
         session.close()
         raise
 
 
-def _open(
-    path: Path, settings: ModelSettings, threads: int, shares_threads: bool = False
-) -> InferenceSession:
-    shares = shares_threads and not settings.threads  # a model with a number has its own
-    options = SessionOptions(
-        intra_op_num_threads=0 if shares else threads, use_per_session_threads=not shares
-    )
+def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:
     # between runs, its threads leave the cores to the server and to other models
-    options = stop_spinning_after_runs(options)
+    options = stop_spinning_after_runs(SessionOptions(intra_op_num_threads=threads))
     return InferenceSession(path, options, settings.providers)
 
 

@@ -6,7 +6,7 @@ slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `grad
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -110,8 +110,10 @@ def empty_like(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.empty((), dtype), shape)
 
 
-def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict[str, Any]:
-    """The progress of training, for a session with so many update graphs.
+def training_of(
+    properties: Mapping[str, Any], where: str, own_rates: Sequence[float]
+) -> dict[str, Any]:
+    """The progress of training, for a session whose update graphs have these learning rates.
 
     A checkpoint without it is not of a session; one with more or fewer learning rates is of a
     session with other groups.
@@ -123,9 +125,12 @@ def training_of(properties: Mapping[str, Any], where: str, updates: int) -> dict
             "its tensors can be copied: session.set_parameters(checkpoint.read(path).tensors)"
         )
     rates = training["updates"]["learning_rates"]
-    if len(rates) != updates:
+    if len({*rates}) == len({*own_rates}) == 1:  # a table may be updated with the others, or not
+        same = {**training["updates"], "learning_rates": [*rates[:1]] * len(own_rates)}
+        return {**training, "updates": same}
+    if len(rates) != len(own_rates):
         raise CheckpointMismatch(
-            f"{where} has {len(rates)} learning rates, and this session has {updates}\n"
+            f"{where} has {len(rates)} learning rates, and this session has {len(own_rates)}\n"
             "give the session the groups that it was saved with, or copy the tensors alone: "
             "session.set_parameters(...)"
         )

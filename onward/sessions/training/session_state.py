@@ -173,7 +173,9 @@ class SessionState:
         where: str = "the checkpoint",
     ) -> None:
         """Continue from what `checkpoint` returned; nothing changes if it does not fit."""
-        training = session_checkpoint.training_of(properties, where, len(self._layout.updates))
+        training = session_checkpoint.training_of(
+            properties, where, [update.learning_rate for update in self._layout.updates]
+        )
         store = self._engine.store
         session_checkpoint.restore_tensors(
             self._layout, store, tensors, training["micro"] > 0, where

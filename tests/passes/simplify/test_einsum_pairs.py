@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -26,11 +28,23 @@ def compare(equation: str, shapes: list[tuple[int, ...]], *, dynamic: bool = Fal
     model = TRAINING(model_of(equation, declared))
     rng = np.random.default_rng(0)
     feeds = {f"x{i}": rng.normal(size=shape) for i, shape in enumerate(shapes)}
-    expected = np.einsum(equation, *feeds.values())
+    expected = np.einsum(equation, *np_operands(equation, feeds.values()))
     options = onward.SessionOptions(graph_optimization_level=0)
     [found] = onward.InferenceSession(model, options).run(None, feeds)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
     return model
+
+
+def np_operands(equation: str, values: Any) -> list[Any]:
+    """Operands with axes of size 1 repeated, where numpy asks for it."""
+    terms = equation.split("->")[0].split(",")
+    if "..." in equation:
+        return list(values)
+    sizes: dict[str, int] = {}
+    for term, value in zip(terms, values):
+        for letter, size in zip(term, value.shape):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return [np.broadcast_to(v, [sizes[c] for c in t]) for t, v in zip(terms, values)]
 
 
 def kinds(model: ir.Model) -> list[str]:
@@ -55,6 +69,8 @@ def test_sums_are_taken_as_soon_as_possible(dynamic: bool) -> None:
         ("a,b,c->cab", [(2,), (3,), (4,)]),
         ("ab,ab,ab->", [(2, 3)] * 3),
         ("ab,bc,ca->", [(2, 3), (3, 4), (4, 2)]),
+        (",ab,b->a", [(), (2, 3), (3,)]),
+        ("ab,ab,b->a", [(2, 1), (2, 3), (3,)]),
         ("a,a,b,b,c,c,d,d->abcd", [(2,), (2,), (3,), (3,), (2,), (2,), (3,), (3,)]),
     ],
 )

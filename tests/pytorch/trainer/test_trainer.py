@@ -124,6 +124,18 @@ def test_callbacks_are_called_and_may_stop_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+def test_a_callback_may_ask_for_a_checkpoint_after_an_evaluation(tmp_path: Path) -> None:
+    class Saves:
+        def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            control.should_save = True
+
+    trainer = make(tmp_path, eval_strategy="steps", eval_steps=6)
+    trainer._callbacks._callbacks.append(Saves())
+    trainer.train()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-12", "checkpoint-6"]
+
+
+@pytest.mark.integration
 def test_batches_that_are_left_at_the_end_of_an_epoch_make_an_update(tmp_path: Path) -> None:
     trainer = make(tmp_path, max_steps=-1, num_train_epochs=2, gradient_accumulation_steps=2)
     assert trainer.train().global_step == 6  # 5 batches of 4 rows: 3 updates in each epoch

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import onward
 from onward.errors import MemoryLimitExceeded
 from onward.measure.memory import resident_memory
 from onward.serving.models.memory_limit import check_memory
-from onward.serving.models.model_folder import find_models
 from onward.serving.models.repository import Repository
 from onward.serving.settings import ServingSettings
 from tests.serving.small_models import write_model
@@ -41,7 +41,8 @@ def large_model(megabytes: int) -> bytes:
 @pytest.mark.skipif(not resident_memory.MEASURABLE, reason="the system does not tell memory")
 def test_a_model_that_does_not_fit_is_refused_and_the_others_serve(tmp_path: Path) -> None:
     write_model(tmp_path / "large/1/model.onnx", large_model(64))
-    write_model(tmp_path / "small/1/model.onnx")
+    small = write_model(tmp_path / "small/1/model.onnx")
+    onward.InferenceSession(small).close()  # the engine's own memory does not count here
 
     async def states() -> dict[str, tuple[str, str]]:
         limit = resident_memory.resident() + 32 * MB
@@ -65,11 +66,10 @@ def test_external_data_counts(tmp_path: Path) -> None:
     model = onnx.load_model_from_string(large_model(8))
     (tmp_path / "a/1").mkdir(parents=True)
     onnx.save(model, tmp_path / "a/1/model.onnx", save_as_external_data=True, location="weights")
-    [files] = find_models(tmp_path)
-    check_memory(files, 1, None)
-    check_memory(files, 1, resident_memory.resident() + 64 * MB)
+    path = tmp_path / "a/1/model.onnx"
+    check_memory("a", path, resident_memory.resident() + 64 * MB)
     with pytest.raises(MemoryLimitExceeded, match=r"needs 8.0 MiB .*\nunload a model, or raise"):
-        check_memory(files, 1, resident_memory.resident() + 4 * MB)
+        check_memory("a", path, resident_memory.resident() + 4 * MB)
 
 
 @pytest.mark.integration
@@ -88,6 +88,7 @@ async def count(folder, shared):
     core = ServerCore(ServingSettings(shared_threads=shared, watch=False),
                       loop=asyncio.get_running_loop())
     await core.open(folder)
+    assert all(row["state"] == "READY" for row in core.repository.table.index()), folder
     threads = len(os.listdir("/proc/self/task")) - threading.active_count()
     await core.close()
     return threads
@@ -102,5 +103,32 @@ print(asyncio.run(count(sys.argv[1], int(sys.argv[2]))))
 
     four = threads("four", 6)
     assert four - threads("four", 2) == 4
+    write_model(tmp_path / "one/quick/1/model.onnx")  # would have one thread of its own
+    assert threads("one", 6) > 0
     if (os.cpu_count() or 1) > 1:
         assert four - threads("one", 6) < threads("four", 0) - threads("one", 0)
+
+
+@pytest.mark.integration
+def test_threads_of_a_model_are_refused_where_threads_are_shared(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model.onnx")
+    script = """
+import sys
+from pathlib import Path
+from onward.errors import OptionError
+from onward.providers.ort.shared_threads import share_threads
+from onward.serving.models.session_instance import open_session_instances
+from onward.serving.settings import ModelSettings
+
+share_threads(2)
+share_threads(3)  # a warning, and no error
+open_session_instances(Path(sys.argv[1]), ModelSettings(), 1)[0].close()
+try:
+    open_session_instances(Path(sys.argv[1]), ModelSettings(threads=2), 1)
+except OptionError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "cannot have threads of its own" in done.stdout
+    assert "already shares 2 threads" in done.stderr

@@ -105,6 +105,15 @@ def test_a_checkpoint_of_other_groups_is_refused_and_nothing_changes(more: int) 
     np.testing.assert_array_equal(other.parameters["w1"], weights()["w1"])
 
 
+def test_a_checkpoint_with_one_rate_fits_groups_of_the_same_rate() -> None:
+    """As where a table of embeddings has an update of its own, and had none before."""
+    one = session(SGD(lr=0.1))
+    one.set_learning_rate(0.05)
+    other = session(SGD(lr=0.1), groups=[Group(parameters="w1", lr=0.1)])
+    other.restore(*one.checkpoint())
+    assert next_rates(other) == [0.05, 0.05]
+
+
 def test_a_rate_that_was_set_and_the_groups_ratios_are_saved(tmp_path: Path) -> None:
     groups = [Group(parameters="w1", lr=0.001)]
     one, other = (session(SGD(lr=0.1), groups=groups) for _ in range(2))

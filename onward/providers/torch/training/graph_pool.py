@@ -3,7 +3,7 @@
 torch fills a pool piece by piece. A later tensor may fit into none of the free pieces, and the pool
 grows to more than what its graph needs at once: by 16 % for GPT-2, recomputed layer by layer.
 Recording runs no kernel, and takes some ten milliseconds. So the first graph is recorded several
-times, each time with another number of bytes reserved in one piece, and then as it held the least.
+times, each time with one free block of another size, and then with the size that held the least.
 """
 
 from __future__ import annotations
@@ -14,26 +14,31 @@ from typing import Any
 
 import torch
 
-SHARES = (0.9, 1.0, 1.02, 1.04, 1.06, 1.08)  # of the bytes that a graph needs at once
+RESERVES = (0.9, 1.0, 1.02, 1.04, 1.06, 1.08)  # of the bytes that a graph needs at once
 
 Recorded = tuple[torch.cuda.CUDAGraph, Any]  # with the results of the function
 
 
 class GraphPool:
-    """Records functions as CUDA graphs, which take turns in the same memory."""
+    """Records functions as CUDA graphs of one device, which share one pool of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._handle: Any = None
 
     def record(self, function: Callable[[], Any]) -> Recorded:
         """The graph of a call, and the call's results."""
+        with torch.cuda.device(self._device):
+            return self._record(function)
+
+    def _record(self, function: Callable[[], Any]) -> Recorded:
         if self._handle is not None:
             return _capture(function, self._handle)
         torch.cuda.reset_peak_memory_stats()
         allocated = torch.cuda.memory_allocated()
-        held = _held(function, 0)
+        held = _held_bytes(function, 0)
         needed = torch.cuda.max_memory_allocated() - allocated
-        reserved = best_reserve(needed, held, lambda size: _held(function, size))
+        reserved = best_reserve(needed, held, lambda size: _held_bytes(function, size))
         self._handle = torch.cuda.graph_pool_handle()
         return _capture(function, self._handle, reserved)
 
@@ -44,14 +49,14 @@ def best_reserve(needed: int, held: int, try_reserve: Callable[[int], int]) -> i
     `needed` is what the graph needs at once, `held` what it holds without a reserve.
     """
     best = 0
-    for reserved in (int(share * needed) for share in SHARES):
+    for reserved in (int(share * needed) for share in RESERVES):
         tried = try_reserve(reserved) if reserved < held else held
         if tried < held:
             best, held = reserved, tried
     return best
 
 
-def _held(function: Callable[[], Any], reserved: int) -> int:
+def _held_bytes(function: Callable[[], Any], reserved: int) -> int:
     """The bytes that a graph of this function holds, recorded and dropped."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()

@@ -11,11 +11,13 @@ The update is elementwise, and leaves elements without a gradient as they are
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from onward.passes.drop_unused import drop_unused
 from onward.programs.program import Layout
 from onward.programs.row_gradients import row_gradient
 from onward.providers.torch.dtypes import Tensor
@@ -52,10 +54,12 @@ def with_sparse_rows(graphs: TorchGraphs) -> SparseTrain:
         found = row_gradient(gradient)
         if found is None:
             continue
-        place = model.graph.outputs.index(gradient)
-        model.graph.outputs[place : place + 1] = [*found]
+        model.graph.outputs.remove(gradient)
+        # tables may share numbers of rows, or rows
+        new = [value for value in found if not value.is_graph_output()]
+        model.graph.outputs.extend(dict.fromkeys(new))
         tables[name] = RowResults(str(found.indices.name), str(found.rows.name))
-    return SparseTrain(TorchGraph(model, graphs.provider), tables)
+    return SparseTrain(TorchGraph(drop_unused(model), graphs.provider), tables)
 
 
 def _sparse_tables(layout: Layout) -> list[str]:
@@ -103,7 +107,7 @@ class RowUpdate:
 def sum_rows(indices: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers of rows, for each the place of the first equal one, and the sums at those places.
 
-    With at least as many rows as the table has, these are all rows of the table in their order.
+    Without rows, or with as many as the table has, these are all rows of the table in their order.
 
     >>> sum_rows(torch.tensor([[3], [0], [3]]), torch.tensor([[1.0], [2.0], [4.0]]), 9)
     (tensor([3, 0, 3]), tensor([0, 1, 0]), tensor([[5.],
@@ -112,9 +116,9 @@ def sum_rows(indices: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor,
     """
     ids = indices.reshape(-1)
     ids = torch.where(ids < 0, ids + count, ids)
-    given = rows.reshape(len(ids), -1)
+    given = rows.reshape(len(ids), math.prod(rows.shape[indices.dim() - 1 :]))
     places = torch.arange(len(ids), device=ids.device)
-    if len(ids) >= count:
+    if not 0 < len(ids) < count:
         every = torch.arange(count, device=ids.device)
         return every, every, given.new_zeros((count, given.shape[1])).index_add(0, ids, given)
     owner = torch.full((count,), len(ids), device=ids.device)

@@ -31,7 +31,7 @@ class StepCalls:
 
     def __init__(self, graphs: TorchGraphs, functions: StepFunctions, *, records: bool) -> None:
         self._graphs, self._layout, self._functions = graphs, graphs.layout, functions
-        self._pool = GraphPool() if records else None
+        self._pool = GraphPool(functions.device) if records else None
         self._written: dict[tuple[str, bool], Function] = {}
 
     def step(self, batch: Batch) -> tuple[dict[str, Any], Tensor]:

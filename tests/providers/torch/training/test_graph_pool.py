@@ -41,7 +41,7 @@ def test_a_graph_holds_little_more_than_it_needs() -> None:
     call()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
-    graph, result = GraphPool().record(call)
+    graph, result = GraphPool(torch.device("cuda")).record(call)
     assert torch.cuda.memory_reserved() - before < 140 * MB  # 220 MB piece by piece
     graph.replay()
     graph.replay()

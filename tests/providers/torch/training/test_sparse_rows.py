@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 
+import onward
 from onward import losses, optimizers
 from onward.programs import row_gradients
 from onward.programs.build import build_program
@@ -22,7 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:Depr
 OPTIMIZERS = {"sgd": optimizers.SGD(lr=0.5), "adagrad": optimizers.Adagrad(lr=0.1)}
 
 
-def opened(optimizer: Any, *, sparse: bool, device: str = "cpu", **options: Any) -> TorchTraining:
+def opened(
+    optimizer: Any,
+    *,
+    sparse: bool,
+    device: str = "cpu",
+    model: ir.Model | None = None,
+    **options: Any,
+) -> TorchTraining:
     def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(function, backend="aot_eager", fullgraph=True)
 
@@ -34,7 +43,8 @@ def opened(optimizer: Any, *, sparse: bool, device: str = "cpu", **options: Any)
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_gradients, "SMALLEST_TABLE", 1 if sparse else 1 << 30)
-        program = build_program(bag_of_words(), losses.CrossEntropy(), optimizer, options)
+        given = bag_of_words() if model is None else model
+        program = build_program(given, losses.CrossEntropy(), optimizer, options)
     assert any(update.sparse for update in program.layout.updates) is sparse
     found = open_program(program, provider)
     assert found is not None
@@ -85,6 +95,35 @@ def test_recorded_steps_update_rows(optimizer: str) -> None:
     compare(one, opened(OPTIMIZERS[optimizer], sparse=False), 3)
 
 
+def two_tables() -> ir.Model:
+    """Two tables that share rows of gradients and numbers of rows, and a third with its own."""
+    rng = np.random.default_rng(0)
+    op = onward.OpBuilder()
+    ids, others = (op.input(name, "int64", ("batch", 5)) for name in ("ids", "others"))
+
+    def weight(name: str, *sizes: int) -> Any:
+        return op.initializer(name, rng.normal(0, 1, sizes).astype(np.float32))
+
+    read = [
+        op.Gather(weight("first", ROWS, SIZE), ids),
+        op.Gather(weight("second", ROWS, SIZE), ids),
+        op.Gather(weight("third", ROWS, SIZE), others),
+    ]
+    mean = op.ReduceMean(op.Tanh(op.Sum(*read)), np.array([1]), keepdims=0)
+    return op.model(y=op.MatMul(mean, weight("head", SIZE, 3)))
+
+
+@pytest.mark.integration
+def test_tables_may_share_rows_and_indices() -> None:
+    engines = [opened(optimizers.SGD(lr=0.5), sparse=s, model=two_tables()) for s in (True, False)]
+    for i, feeds in enumerate(batches(3)):
+        for engine in engines:
+            engine.step({**feeds, "others": feeds["ids"][::-1]}, Draw(0, i, 0), 1.0)
+    for name in ("first", "second", "third", "head"):
+        one, other = (engine.store.read(name) for engine in engines)
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
 @pytest.mark.integration
 def test_rows_that_were_not_read_stay_as_they_are() -> None:
     engine = opened(optimizers.SGD(lr=0.5), sparse=True)
@@ -110,6 +149,12 @@ def test_the_graph_returns_rows_instead_of_the_gradient() -> None:
     found = with_sparse_rows(engine._graphs)
     assert [*found.tables] == ["table"] and "table_grad" not in found.graph.outputs
     assert {*found.tables["table"]} <= {*found.graph.outputs}
+
+
+def test_without_rows_all_sums_are_zero() -> None:
+    ids, first, sums = sum_rows(torch.zeros((3, 0, 1), dtype=torch.int64), torch.zeros(3, 0, 4), 6)
+    assert ids.tolist() == first.tolist() == [*range(6)]
+    assert sums.shape == (6, 4) and not sums.any()
 
 
 def test_equal_rows_are_summed_at_the_first() -> None:

@@ -105,7 +105,7 @@ def test_each_shape_has_a_graph_and_results_are_copies() -> None:
         total.add_(x.sum())
         return (x * 2,)
 
-    calls = CapturedCalls(add, GraphPool())
+    calls = CapturedCalls(add, GraphPool(torch.device("cuda")))
     kept = []
     for size in (2, 3, 2, 3, 2, 3):
         kept.append(calls(torch.ones(size, device="cuda") * size)[0])
@@ -118,7 +118,7 @@ def test_each_shape_has_a_graph_and_results_are_copies() -> None:
 def test_a_function_that_waits_for_the_device_runs_unrecorded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    calls = CapturedCalls(lambda x: (x * float(x.sum()),), GraphPool())
+    calls = CapturedCalls(lambda x: (x * float(x.sum()),), GraphPool(torch.device("cuda")))
     x = torch.ones(2, device="cuda")
     assert [calls(x)[0].tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
     assert "cannot be recorded as a CUDA graph" in caplog.text

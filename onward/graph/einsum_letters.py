@@ -6,10 +6,10 @@ import string
 from collections import Counter
 
 
-def letters(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+def expand_equation(equation: str, ranks: list[int]) -> tuple[list[str], str]:
     """The letters of each operand and of the result, one per axis, '...' expanded.
 
-    >>> letters("...ij,jk", [4, 2])
+    >>> expand_equation("...ij,jk", [4, 2])
     (['abij', 'jk'], 'abik')
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
