@@ -9,7 +9,6 @@ Engines go from left to right, and may sum last: here they would keep a tensor o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +20,8 @@ from onward.passes.value_facts import attribute, dims
 rule = Rules()
 product_rule = Rules()  # after mixed precision, which computes an Einsum in 16 bits
 
+Operand = tuple[ir.Value, str]  # with the letters of its axes
+
 _ASSUMED = 64  # a dynamic size
 _MOST_TRIED = 6  # operands: of more, not every order is tried
 
@@ -28,16 +29,11 @@ _MOST_TRIED = 6  # operands: of more, not every order is tried
 @rule("Einsum")
 def contract_pairs(op: Ops, node: ir.Node) -> Replacement:
     """einsum(a, b, c) = einsum(einsum(a, b), c)"""
-    values = [value for value in node.inputs if value is not None]
-    shapes = [dims(value) for value in values]
-    if len(values) < 3 or any(shape is None for shape in shapes):
+    found = _plain_equation(node) if len(node.inputs) > 2 else None
+    if found is None:
         return None
-    known = [shape for shape in shapes if shape is not None]
-    terms, result = expand_equation(attribute(node, "equation"), [len(shape) for shape in known])
-    if not _is_plain(terms, result, known):
-        return None
-    waiting = list(zip(values, terms))
-    for step in _order(terms, result, known):
+    waiting, result = found
+    for step in _order(waiting, result):
         taken = [waiting[i] for i in step]
         waiting = [each for i, each in enumerate(waiting) if i not in step]
         while len(taken) > 1:  # no order is better: from left to right
@@ -54,31 +50,34 @@ def contract_pairs(op: Ops, node: ir.Node) -> Replacement:
 @product_rule("Einsum")
 def product_without_sum(op: Ops, node: ir.Node) -> Replacement:
     """einsum("abc,ab->abc", x, y) = x * unsqueeze(y)"""
-    if len(node.inputs) != 2:
+    found = _plain_equation(node) if len(node.inputs) == 2 else None
+    if found is None:
         return None
-    a, b = node.inputs
-    shapes = [dims(a), dims(b)]
-    if a is None or b is None or shapes[0] is None or shapes[1] is None:
+    [(a, left), (b, right)], result = found
+    if {*result} != {*left, *right}:
         return None
-    known = [shape for shape in shapes if shape is not None]
-    terms, result = expand_equation(attribute(node, "equation"), [len(shape) for shape in known])
-    if not _is_plain(terms, result, known) or {*result} != {*"".join(terms)}:
+    return op.Mul(_aligned(op, a, left, result), _aligned(op, b, right, result))
+
+
+def _plain_equation(node: ir.Node) -> tuple[list[Operand], str] | None:
+    """The operands and the letters of the result; None if ranks are unknown, or for a diagonal."""
+    values = [value for value in node.inputs if value is not None and value.shape is not None]
+    if len(values) < len(node.inputs):
         return None
-    return op.Mul(_aligned(op, a, terms[0], result), _aligned(op, b, terms[1], result))
+    ranks = [len(dims(value) or ()) for value in values]
+    terms, result = expand_equation(attribute(node, "equation"), ranks)
+    fits = [len(term) for term in terms] == ranks and {*result} <= {*"".join(terms)}
+    if not fits or any(len({*term}) < len(term) for term in (*terms, result)):
+        return None
+    return list(zip(values, terms)), result
 
 
-def _is_plain(terms: list[str], result: str, shapes: Sequence[Sequence[Any]]) -> bool:
-    """Whether each operand has its axes, and none of them is a diagonal."""
-    fits = len(terms) == len(shapes) and all(len(t) == len(s) for t, s in zip(terms, shapes))
-    is_known = {*result} <= {*"".join(terms)}
-    return fits and is_known and all(len({*term}) == len(term) for term in (*terms, result))
-
-
-def _order(terms: list[str], result: str, shapes: Sequence[Sequence[Any]]) -> list[list[int]]:
+def _order(operands: Sequence[Operand], result: str) -> list[list[int]]:
     """Which operands to multiply in each step; a product becomes the last operand."""
     sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes):
-        for letter, size in zip(term, shape):
+    terms = [term for _, term in operands]
+    for value, term in operands:
+        for letter, size in zip(term, dims(value) or ()):
             known = size if isinstance(size, int) else _ASSUMED
             sizes[letter] = max(sizes.get(letter, 1), known, 1)
     zero = np.zeros((), np.int8)

@@ -12,6 +12,7 @@ The update is elementwise, and leaves elements without a gradient as they are
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,17 +72,24 @@ class RowUpdate:
     """Writes the lines that update the rows of one table."""
 
     def __init__(
-        self, function: FunctionWriter, tensors: UpdateTensors, table: Tensor, number: int
+        self,
+        function: FunctionWriter,
+        tensors: UpdateTensors,
+        table: Tensor,
+        gradient: RowResults,
+        number: int,
     ) -> None:
         [name] = tensors.update.parameters
         slots = {slot: tensors.slot(slot, name) for slot in tensors.update.slots}
         self._function, self._number, self._rows = function, number, len(table)
+        self._gradient = gradient
         self._dtype = f"torch.{tensors.update.dtype}"
         self._held = {n: function.bind(t) for n, t in {"parameters": table, **slots}.items()}
 
-    def sum(self, indices: str, rows: str) -> str:
-        """Write the sum of equal rows; its name."""
+    def sum(self, results: Mapping[str, str]) -> str:
+        """Write the sum of equal rows among the results of the train graph; its name."""
         i, called = self._number, self._function.bind_function(sum_rows)
+        indices, rows = (results[name] for name in self._gradient)
         given = f"{indices}, {rows}.to({self._dtype}), {self._rows}"
         self._function.line(f"ids_{i}, first_{i}, sums_{i} = {called}({given})")
         return f"sums_{i}"

@@ -20,7 +20,7 @@ from onward.providers.torch.training.function_writer import (
 )
 from onward.providers.torch.training.lowering import TorchGraph
 from onward.providers.torch.training.part_store import TorchPartStore
-from onward.providers.torch.training.sparse_rows import RowResults, RowUpdate, SparseTrain
+from onward.providers.torch.training.sparse_rows import RowUpdate, SparseTrain
 from onward.providers.torch.training.step_scalars import StepScalars
 from onward.providers.torch.training.store import TorchStore, UpdateTensors
 
@@ -70,11 +70,11 @@ class StepFunctions:
         results = function.call(graph, self._arguments(function, graph, given, tables))
         shown = self._shown(function, graph, results)
         rows = {
-            i: RowUpdate(function, tensors, self._table(tensors.update.parameters[0]), i)
+            i: RowUpdate(function, tensors, self._table(name), tables[name], i)
             for i, tensors in enumerate(self.store.updates)
-            if tensors.update.parameters[0] in tables
+            if (name := tensors.update.parameters[0]) in tables
         }
-        gradients = self._join_gradients(function, results, tables, rows)
+        gradients = self._join_gradients(function, results, rows)
         finite, squares = self._is_finite(results[LOSS], gradients), "squares.view(())"
         function.line(f"finite = {finite}")
         function.line(f"squares = sum_of_squares({list_expression(gradients)}).view(1)")
@@ -167,15 +167,13 @@ class StepFunctions:
         self,
         function: FunctionWriter,
         results: Mapping[str, str],
-        tables: Mapping[str, RowResults] | None = None,
         rows: Mapping[int, RowUpdate] | None = None,
     ) -> list[str]:
         """Join the gradients of each update in one vector, or sum its rows; the tensors' names."""
         names, joined = self._layout.gradients, []
         for i, tensors in enumerate(self.store.updates):
             if rows and i in rows:
-                indices, values = (tables or {})[tensors.update.parameters[0]]
-                joined.append(rows[i].sum(results[indices], results[values]))
+                joined.append(rows[i].sum(results))
                 continue
             gradients = {name: results[names[name]] for name in tensors.update.parameters}
             vector = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
