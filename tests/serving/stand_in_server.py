@@ -48,14 +48,13 @@ class Model:
         self.fault = fault
         self.jobs: queue.Queue[Any] = queue.Queue(int(found[1]) if found else 1024)
         self.seen = self.path.stat().st_mtime_ns
-        self.session = self.before = onward.InferenceSession(str(self.path))
+        self.session = self.first = onward.InferenceSession(str(self.path))
         self._runs = 0
         threading.Thread(target=self._run_jobs, daemon=True).start()
 
     def reload(self) -> None:
         self.seen = self.path.stat().st_mtime_ns
-        session = onward.InferenceSession(str(self.path))
-        self.session, self.before = session, self.session
+        self.session = onward.InferenceSession(str(self.path))
 
     async def watch(self) -> None:
         while True:
@@ -72,7 +71,7 @@ class Model:
             feeds, loop, done = self.jobs.get()
             self._runs += 1
             is_stale = self.fault == "stale" and self._runs % 10 == 0
-            session = self.before if is_stale else self.session
+            session = self.first if is_stale else self.session
             names = [each.name for each in session.get_outputs()]
             outputs = dict(zip(names, session.run(None, feeds)))
             if self.fault == "swapped" and self._runs % 40 == 0 and last is not None:
