@@ -36,6 +36,7 @@ from onward.passes.sequences import replace_sequences_by_splits
 from onward.passes.simplify import (
     consecutive_nodes,
     einsum_pairs,
+    einsum_products,
     joined_slices,
     known_sizes,
     noops,
@@ -58,7 +59,7 @@ class Level(IntEnum):
 
 SIMPLIFICATIONS = noops.rule | consecutive_nodes.rule | known_sizes.rule | einsum_pairs.rule
 GRADIENT_SIMPLIFICATIONS = (
-    transposed_products.rule | joined_slices.rule | powers.rule | einsum_pairs.product_rule
+    transposed_products.rule | joined_slices.rule | powers.rule | einsum_products.rule
 )
 
 
@@ -118,7 +119,7 @@ FUSIONS = (
     | rotary.rule
     | convolution.rule
     | gemm.rule
-    | einsum_pairs.product_rule
+    | einsum_products.rule
 )
 
 

@@ -18,18 +18,16 @@ from onward.passes.rewrite import Ops, Replacement, Rules
 from onward.passes.value_facts import attribute, dims
 
 rule = Rules()
-product_rule = Rules()  # after mixed precision, which computes an Einsum in 16 bits
-
 Operand = tuple[ir.Value, str]  # with the letters of its axes
 
-_ASSUMED = 64  # a dynamic size
+ASSUMED = 64  # a dynamic size
 _MOST_TRIED = 6  # operands: of more, not every order is tried
 
 
 @rule("Einsum")
 def contract_pairs(op: Ops, node: ir.Node) -> Replacement:
     """einsum(a, b, c) = einsum(einsum(a, b), c)"""
-    found = _plain_equation(node) if len(node.inputs) > 2 else None
+    found = plain_equation(node) if len(node.inputs) > 2 else None
     if found is None:
         return None
     waiting, result = found
@@ -47,19 +45,7 @@ def contract_pairs(op: Ops, node: ir.Node) -> Replacement:
     return waiting[0][0]
 
 
-@product_rule("Einsum")
-def product_without_sum(op: Ops, node: ir.Node) -> Replacement:
-    """einsum("abc,ab->abc", x, y) = x * unsqueeze(y)"""
-    found = _plain_equation(node) if len(node.inputs) == 2 else None
-    if found is None:
-        return None
-    [(a, left), (b, right)], result = found
-    if {*result} != {*left, *right}:
-        return None
-    return op.Mul(_aligned(op, a, left, result), _aligned(op, b, right, result))
-
-
-def _plain_equation(node: ir.Node) -> tuple[list[Operand], str] | None:
+def plain_equation(node: ir.Node) -> tuple[list[Operand], str] | None:
     """The operands and the letters of the result; None if ranks are unknown, or for a diagonal."""
     values = [value for value in node.inputs if value is not None and value.shape is not None]
     if len(values) < len(node.inputs):
@@ -78,20 +64,10 @@ def _order(operands: Sequence[Operand], result: str) -> list[list[int]]:
     terms = [term for _, term in operands]
     for value, term in operands:
         for letter, size in zip(term, dims(value) or ()):
-            known = size if isinstance(size, int) else _ASSUMED
+            known = size if isinstance(size, int) else ASSUMED
             sizes[letter] = max(sizes.get(letter, 1), known, 1)
     zero = np.zeros((), np.int8)
     examples = [np.broadcast_to(zero, [sizes[letter] for letter in term]) for term in terms]
     how = "optimal" if len(terms) <= _MOST_TRIED else "greedy"
     path, _ = np.einsum_path(f"{','.join(terms)}->{result}", *examples, optimize=how)
     return [sorted(step) for step in path[1:]]
-
-
-def _aligned(op: Ops, value: ir.Value, term: str, result: str) -> ir.Value:
-    """A value with its axes in the order of the result, and axes of size 1 for the others."""
-    order = sorted(range(len(term)), key=lambda i: result.index(term[i]))
-    if order != list(range(len(term))):
-        value = op.Transpose(value, perm=order)
-    missing = [place for place, letter in enumerate(result) if letter not in term]
-    leading = next((n for n, place in enumerate(missing) if place != n), len(missing))
-    return op.Unsqueeze(value, missing) if missing[leading:] else value

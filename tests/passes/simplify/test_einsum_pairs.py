@@ -51,12 +51,12 @@ def kinds(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_sums_are_taken_as_soon_as_possible(dynamic: bool) -> None:
+def test_sums_are_taken_as_soon_as_possible() -> None:
     """Experts: the gate first, then one product; no tensor has all five axes."""
     shapes = [(2, 3, 4, 8), (4, 8, 5), (2, 3, 4)]
-    model = compare("btei,eid,bte->btd", shapes, dynamic=dynamic)
+    model = compare("btei,eid,bte->btd", shapes, dynamic=True)
     assert kinds(model) == ["Unsqueeze", "Mul", "Einsum"]
+    assert max(len(node.outputs[0].shape or ()) for node in model.graph) == 4
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,8 @@ def test_answers_are_those_of_the_equation(equation: str, shapes: list[tuple[int
     assert all(len(node.inputs) <= 2 for node in einsums)
 
 
-@pytest.mark.parametrize("equation", ["ab,b->ab", "ab,ab->ba", "ab,cd->cabd", "b,ab->ab"])
-def test_a_product_without_a_sum_is_a_mul(equation: str) -> None:
-    left, right = equation.split("->")[0].split(",")
-    shapes = [tuple(SIZES[c] for c in term) for term in (left, right)]
-    assert "Einsum" not in kinds(compare(equation, shapes))
-
-
-@pytest.mark.parametrize("equation", ["ii,ij,j->i", "ij,jk->ik"])
-def test_diagonals_and_products_of_two_stay(equation: str) -> None:
-    terms = equation.split("->")[0].split(",")
-    model = TRAINING(model_of(equation, [(3,) * len(term) for term in terms]))
+def test_a_diagonal_stays() -> None:
+    model = TRAINING(model_of("ii,ij,j->i", [(3, 3), (3, 3), (3,)]))
     assert kinds(model) == ["Einsum"]
 
 
