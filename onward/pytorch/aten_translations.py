@@ -11,6 +11,7 @@ from onnxscript import opset18
 
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.loss_translations import cross_entropy_loss
+from onward.pytorch.recurrent_translations import recurrent
 from onward.pytorch.stopped_gradients import STOP_GRADIENT, stop_gradient
 
 op: Any = opset18
@@ -125,5 +126,7 @@ TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten.embedding.default: _embedding,
     _aten.embedding_bag.padding_idx: _embedding_bag,
     _aten.multinomial.default: _multinomial,
+    _aten.rnn_relu.input: recurrent("Relu"),
+    _aten.rnn_tanh.input: recurrent("Tanh"),
     STOP_GRADIENT: stop_gradient,
 }

@@ -34,6 +34,7 @@ from onward.pytorch.call_structure import (
 from onward.pytorch.fallback import CannotCapture, UnsupportedData, refuse_custom_gradients
 from onward.pytorch.packed_model import PackedModel
 from onward.pytorch.random_branches import DecidedDraws
+from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
 from onward.pytorch.translate import is_made_by_trace, translate
 
@@ -83,11 +84,11 @@ def capture(
     shapes = [dict.fromkeys(each, auto) or None for each in chosen]
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
-    with _quiet(), unseen:
+    with _quiet(), unseen, recurrent_shapes():
         with refuse_custom_gradients(), DecidedDraws():
             program = _export(flat, tensors, shapes)
-        guards = _guards(program, len(tensors))
         translated, signature = translate(program)
+        guards = _guards(program, len(tensors))  # a translation may fix further sizes
     found = _Reader(translated, signature, flat.traced, guards, call_names).capture()
     example = tuple(tuple(tensor.shape) for tensor in tensors)
     return replace(found, example=example, seconds=time.perf_counter() - start)
