@@ -14,7 +14,7 @@ import numpy as np
 from onward.errors import FeedError
 from onward.graph.dtypes import numpy_type
 from onward.graph.paths import check_exists
-from onward.graph.random_feeds import open_names, random_feeds
+from onward.graph.random_feeds import dynamic_names, random_feeds
 from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
 from onward.message_text import format_sizes, list_names, suggest_names
@@ -268,7 +268,7 @@ def _known_sizes(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, i
 
 def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
     """The names that `--size` takes for the dynamic dimensions of these inputs."""
-    return open_names((arg.name, arg.shape) for arg in inputs)
+    return dynamic_names((arg.name, arg.shape) for arg in inputs)
 
 
 def _names(inputs: Iterable[Any]) -> str:

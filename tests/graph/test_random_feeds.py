@@ -10,7 +10,7 @@ from onward.graph.random_feeds import (
     check_sizes,
     input_shapes,
     names_of_size,
-    open_names,
+    dynamic_names,
     random_feeds,
 )
 from onward.graph.signature import NodeArg
@@ -22,7 +22,7 @@ def test_an_open_dimension_has_its_name_and_its_place() -> None:
     assert names_of_size("x", 0, "batch") == ["x:0", "batch"]
     assert names_of_size("x", 2, None) == ["x:2"]
     assert names_of_size("x", 1, 3) == []
-    assert open_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
+    assert dynamic_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
 
 
 def test_sizes_by_place_override_sizes_by_name() -> None:
@@ -53,7 +53,9 @@ def test_sizes_fill_open_dimensions_by_name_or_by_place() -> None:
 
 
 def test_an_open_dimension_without_a_size_is_named() -> None:
-    with pytest.raises(OptionError, match=r"'batch' of input 'x', 'x:2' are open.*\ngive each"):
+    with pytest.raises(
+        OptionError, match=r"'batch' of input 'x', 'x:2' are not known.*\ngive each"
+    ):
         input_shapes(INPUTS, {})
 
 

@@ -59,8 +59,8 @@ def report_exits(
 ) -> Report:
     """Write the model, time it on feeds, and report. `original` has the held-out rows."""
     model, keep_one = write_exits(best.network, best.heads, criterion, exit_output=exit_output)
-    opened = replace(best.network, fixed_batch=None)
-    timed, _ = write_exits(opened, best.heads, criterion, exit_output=exit_output)
+    dynamic = replace(best.network, fixed_batch=None)
+    timed, _ = write_exits(dynamic, best.heads, criterion, exit_output=exit_output)
     times = time_in_turns({"before": before, "after": timed}, feeds, seconds=_SECONDS)
     labels = original.labels
     truth = labels if labels is not None else original.scores.argmax(axis=1)

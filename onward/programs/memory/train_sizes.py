@@ -76,10 +76,10 @@ def measure_train_graph(
     `sizes` are those of dynamic dimensions, by name ("batch") or by input and place ("tokens:1").
     `engine` says which values take less memory than their size.
     """
-    told, assumed = _open_sizes(train, sizes)
+    told, assumed = _dynamic_sizes(train, sizes)
     if assumed:  # such as labels with a row for each token: batch * time
-        probe = _with_sizes(train, _open_sizes(train, sizes, _PROBE)[0])
-        told, assumed = _open_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
+        probe = _with_sizes(train, _dynamic_sizes(train, sizes, _PROBE)[0])
+        told, assumed = _dynamic_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
     model = _with_sizes(train, told)
     nbytes: dict[str, int] = {}
     unsized: list[str] = []
@@ -183,7 +183,7 @@ def _mark_calls(model: ir.Model) -> None:
         model.functions[own.identifier()] = own
 
 
-def _open_sizes(
+def _dynamic_sizes(
     train: ir.Model, given: Mapping[str, int], default: int = ASSUMED
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """A size for each dynamic dimension of the inputs, and the names of those that were assumed.
