@@ -84,7 +84,7 @@ def input_shapes(
         shapes[name] = tuple(shape)
     if missing:
         raise OptionError(
-            f"the sizes of {', '.join(missing)} are not known: what the model takes depends on them\n"
+            f"the sizes of {', '.join(missing)} are unknown: the inputs depend on them\n"
             "give each: sizes={'batch': 8}, 'input:place' where it has no name, or give feeds"
         )
     return shapes

@@ -38,8 +38,8 @@ class BucketFlops:
 class SizedGraph:
     """The train graph for one number of rows, its calls written out: bytes and FLOPs.
 
-    With a dynamic batch, `rows` is a prime that divides no other size: what it divides grows with the
-    rows, what it divides twice with their square, and the rest is constant.
+    With a dynamic batch, `rows` is a prime that divides no other size: what it divides grows with
+    the rows, what it divides twice with their square, and the rest is constant.
     """
 
     rows: int

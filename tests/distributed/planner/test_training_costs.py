@@ -119,7 +119,7 @@ def rest(program: Program) -> list[list[str]]:
     return [[name for name in program.layout.names if name != "last"]]
 
 
-def test_open_dimensions_are_1_or_as_given() -> None:
+def test_dynamic_dimensions_are_1_or_as_given() -> None:
     program = compile_classifier(layers(time="time"))
     assert measure_costs(program).sizes == {"time": 1}
     longer = measure_costs(program, {"time": 50})

@@ -316,7 +316,7 @@ def test_fixed_shapes_are_measured_when_the_session_opens(measured: Any) -> None
     assert session.get_providers() == [CPU]
 
 
-def test_open_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
+def test_dynamic_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
     session = onward.InferenceSession(doubled("batch", 4), providers=["auto"])
     assert measured == []
     assert session.get_inputs()[0].shape == ["batch", 4]
