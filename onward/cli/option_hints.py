@@ -25,7 +25,7 @@ _TRANSLATIONS = {
     r"list one first, such as .*": "give --provider cpu first",
     r"feed it yourself": "feed it with --feed NAME=FILE",
     r'to choose among a few: \[\("auto".*': (
-        "give --provider auto alone; onward tune chooses among those of its --provider"
+        "give only --provider auto; onward tune chooses among those of its --provider"
     ),
     r"register its custom operators, or name it in ModelLimits\.allow_domains": (
         "onward inspect shows it; custom operators are registered in Python"

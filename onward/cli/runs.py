@@ -213,7 +213,7 @@ def _compare(console: Console, found: Sequence[RunSummary], metric: Sequence[str
     table = make_table("number", *(f">{name}" for name in names))
     for number in metric or number_names(found):
         values = [run.number(number) for run in found]
-        if all(value is None for value in values):  # it has curves alone
+        if all(value is None for value in values):  # it has only curves
             continue
         top = sort_runs(found, number)[0].number(number)
         table.add_row(number, *(_mark(number, value, value == top) for value in values))

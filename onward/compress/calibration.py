@@ -208,7 +208,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:  # damaged, or pickled objects
         raise DataError(
-            f"{path} cannot be read: {error}\nwrite it with np.savez, with numbers alone"
+            f"{path} cannot be read: {error}\nwrite it with np.savez, with only numbers"
         ) from error
 
 

@@ -5,7 +5,7 @@
     data       the tensors' bytes, little-endian, one after another without a gap
 
 The safetensors package copies tensors out and does not tell where they are, so that neither mapping
-a file nor checking it piece by piece can be built on it. This module needs numpy alone: devices
+a file nor checking it piece by piece can be built on it. This module needs only numpy: devices
 that train read checkpoints with it.
 """
 

@@ -201,7 +201,7 @@ def _refuse_drawn_shapes(model: ir.Model, needs: Sequence[UniformCount]) -> None
                 raise UnsupportedModel(
                     f"how many random numbers {need.node!r} needs depends on random numbers "
                     f"itself: the shape of {factor[0]!r} is drawn\n"
-                    "make the shape depend on the model's inputs alone"
+                    "make the shape depend only on the model's inputs"
                 )
 
 

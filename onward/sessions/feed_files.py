@@ -36,7 +36,7 @@ _FORMS = "a feeds file must be .npy, .npz, .json, .pb or an image"
 
 def inputs_of(model: Path) -> list[Any]:
     """The inputs of a model's file; no weight is read."""
-    if model.suffix == ".ort":  # onnxruntime alone reads it
+    if model.suffix == ".ort":  # only onnxruntime reads it
         return list(inference.InferenceSession(model).get_inputs())
     graph = model_sources.open_model(model).graph
     return [

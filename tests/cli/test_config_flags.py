@@ -56,7 +56,7 @@ def example(name: str) -> tuple[list[str], Any]:
 
 
 @pytest.mark.parametrize("name", [each for each in TrainConfig.model_fields if each != "model"])
-def test_flag_sets_its_setting_alone(name: str) -> None:
+def test_flag_sets_only_its_setting(name: str) -> None:
     if setting_kind(TrainConfig, name).is_bool:
         for flag, value in ((flag_name(name), True), (f"--no-{flag_name(name)[2:]}", False)):
             invoke(flag)

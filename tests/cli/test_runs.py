@@ -52,7 +52,7 @@ def test_chosen_numbers_are_columns(call: Call) -> None:
     assert "val_loss" in shown and "99.50%" not in shown
 
 
-def test_best_run_is_shown_alone(call: Call) -> None:
+def test_only_the_best_run_is_shown(call: Call) -> None:
     shown = call("runs", "--best", "val_accuracy").out
     assert shown.startswith("cnn-2") and "99.50% at step 40" in shown and "cnn-1" not in shown
 

@@ -106,7 +106,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["typed.csv line 700: column 'b' has 'tall'", "not a number", "--types b=text"],
     ),
     "empty file": ("m.onnx --data empty.csv", ["empty.csv is empty", "give a file with rows"]),
-    "header alone": ("m.onnx --data header.csv", ["header.csv is empty", "no rows"]),
+    "only a header": ("m.onnx --data header.csv", ["header.csv is empty", "no rows"]),
     "short line": ("m.onnx --data short.csv", ["short.csv line 32 has 3 fields", "'d' is missing"]),
     "unknown kind of file": ("m.onnx --data rows.xyz", [".xyz", "supported are .csv"]),
     "empty folder": ("m.onnx --data nothing", ["nothing has no data"]),

@@ -273,7 +273,7 @@ def _port(value: ir.Value) -> Port:
     dtype = numpy_type(arg.type)
     if dtype is None:
         raise UnsupportedModel(
-            f"{value.name!r} is a {arg.type}: loaders feed tensors alone\nchoose another target"
+            f"{value.name!r} is a {arg.type}: loaders feed only tensors\nchoose another target"
         )
     kind = "string" if dtype.kind == "O" else dtype.name
     sizes = tuple(

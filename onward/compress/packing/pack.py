@@ -155,7 +155,7 @@ def _pack_tensor(
 
 
 class _DataFiles:
-    """The files of external data, each mapped once, from inside the model's folder alone."""
+    """The files of external data, each mapped once, only from inside the model's folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

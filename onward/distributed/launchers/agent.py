@@ -87,8 +87,8 @@ def main() -> int:
 
 def run_agent(settings: AgentSettings) -> int:
     """Run the processes of this machine to their end; join again when the connection is lost."""
-    alone = settings.nodes == (1, 1)
-    address = "127.0.0.1" if alone else own_address(settings.host, settings.port)
+    is_one_node = settings.nodes == (1, 1)
+    address = "127.0.0.1" if is_one_node else own_address(settings.host, settings.port)
     where = f"the machine at which all meet, {show_endpoint(settings.host, settings.port)}"
     deadline: float | None = None
     while True:

@@ -19,7 +19,7 @@ class Machines:
 
     Attributes:
         nproc: processes on each machine
-        hosts: their names, as ssh takes them; none: this machine alone
+        hosts: their names, as ssh takes them; none: only this machine
         nodes: the fewest and the most machines; None: all hosts
         rendezvous: HOST:PORT at which they meet; None: the first host
         max_restarts: how often all processes start again after one failed

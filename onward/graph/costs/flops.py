@@ -111,7 +111,7 @@ _EACH_MICROSOFT = {
 }
 
 
-# Operators whose cost is known from the shapes of their inputs and outputs alone.
+# Operators whose cost depends only on the shapes of their inputs and outputs.
 COUNTED_BY_SHAPE = VARIADIC.union(*map(named, _EACH.values()))
 
 

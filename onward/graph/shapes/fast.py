@@ -196,7 +196,7 @@ def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """Concat of one type, with sizes that differ along the axis alone."""
+    """Concat of one type, with sizes that differ only along the axis."""
     axis = node.attributes.get_int("axis", 0)
     if not -len(sizes) <= axis < len(sizes):
         return None

@@ -112,7 +112,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
-    except (NameError, TypeError):  # annotations of names that exist for type checkers alone
+    except (NameError, TypeError):  # annotations of names that exist only for type checkers
         return {}
 
 

@@ -107,7 +107,7 @@ def test_flops_of_buckets_sum_up_to_all() -> None:
 
 
 def test_segments_follow_the_order_of_the_backward_pass() -> None:
-    """The last layer's gradients need its own product alone, the first layer's all others' too."""
+    """The last layer's gradients need only its own product, the first layer's all others' too."""
     program = compile_classifier(classifier())
     found = measure_costs(program).bucket_flops([["last"], *rest(program)], 16)
     product = 2 * 16 * 8 * 5

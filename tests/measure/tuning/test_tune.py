@@ -248,7 +248,7 @@ def test_inductor_is_not_tried_if_torch_is_much_slower(race: Any) -> None:
     assert "Inductor" in FakeTrial.opened
 
 
-def test_code_compiled_for_one_shape_is_chosen_for_that_shape_alone(race: Any) -> None:
+def test_code_compiled_for_one_shape_is_chosen_only_for_that_shape(race: Any) -> None:
     result = race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
     assert str(result.best({"x": (2, 4)})) == "Inductor"
     assert str(result.best({"x": (1, 4)})) == "CPU"

@@ -40,7 +40,7 @@ def test_is_parameter_of_initializers() -> None:
         "folded": True,
         "buffer": False,
         "constant": False,
-        "zeros": False,  # of w, it has the shape alone
+        "zeros": False,  # of w, it has only the shape
         "silent": None,
         "one": True,
     }

@@ -155,7 +155,7 @@ def _matmul(node: ir.Node, x: ir.Value, w: ir.Value) -> Int8Layer | str:
 
 
 def _bias_after(node: ir.Node) -> tuple[str | None, str | None]:
-    """The Add of a constant vector that alone reads the node's result."""
+    """The Add of a constant vector, if only it reads the node's result."""
     y = node.outputs[0]
     readers = {use.node for use in y.uses()}
     if len(readers) != 1 or y.is_graph_output():
