@@ -1,4 +1,4 @@
-"""onward plan: foretell memory, traffic and time of each layout of a distributed run."""
+"""onward plan: estimate memory, traffic and time of each layout of a distributed run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plan(
     ] = "10us",
     as_json: arguments.Json = False,
 ) -> None:
-    """Foretell the memory, the traffic and the time of each layout of a distributed run.
+    """Estimate the memory, the traffic and the time of each layout of a distributed run.
 
     Data parallel, ZeRO 1, 2 and 3 and hybrid sharding, the fastest that fits first, each with the
     number of micro-batches that fits and the bytes that are missing where none does. Nothing

@@ -101,7 +101,7 @@ def runs(
 
 
 def _select(folder: Path, names: Sequence[str]) -> list[RunSummary]:
-    """The named runs in their order, or all; runs of one name are told apart by their paths."""
+    """The named runs in their order, or all; runs of one name are shown with their paths."""
     if not names:
         return read_runs(folder)
     known = {run.name: run for run in read_runs(folder)}

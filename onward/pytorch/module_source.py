@@ -37,7 +37,7 @@ def load_module(
     place, colon, attribute = source.rpartition(":")
     if not colon or not place or not attribute:
         raise FileMissing(
-            f"{source!r} is no folder, and no module of Python\n"
+            f"{source!r} is not a folder, and not a Python module\n"
             "write package.module:attribute or file.py:attribute, or the folder of a Hugging Face "
             f"model; {suggest_path(Path(source))}"
         )

@@ -1,4 +1,4 @@
-"""What a run tells of itself: an update, an evaluation, a mistake."""
+"""Events of a run: an update, an evaluation, a mistake."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "validation classes": (
         "m.onnx --data rows.csv --target kind --validation four.csv",
-        ["row 0, column 'kind': 'w' is none of the 3", "'x', 'y', 'z'"],
+        ["row 0, column 'kind': 'w' is not one of the 3", "'x', 'y', 'z'"],
     ),
     "key of TOML": (
         "--config key.toml",

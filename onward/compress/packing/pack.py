@@ -75,7 +75,7 @@ def pack(
         model: a path, or a model in memory
         path: the file to write; by default the model's path with the suffix .onnxpack
         overwrite: replace a file of this name
-        progress: is told what begins, how many bytes are done, and of how many
+        progress: called with what begins, how many bytes are done, and of how many
     """
     target = _target(model, path)
     if is_packed(model):

@@ -45,7 +45,7 @@ _FAILED = 1
 
 
 class _ReportingAgent(LocalElasticAgent):
-    """torch's agent, which tells about each failure."""
+    """torch's agent, which reports each failure."""
 
     failure: Failure | None = None
     logs: Path
@@ -75,7 +75,7 @@ def main() -> int:
     start_worker.end_with_parent(settings.parent, signal.SIGTERM)
     logs = logging.getLogger("torch.distributed.elastic")
     logs.propagate = False
-    logs.addHandler(logging.NullHandler())  # what matters of it is told here, in one line each
+    logs.addHandler(logging.NullHandler())  # what matters of it is printed here, in one line each
     try:
         return run_agent(settings)
     except SignalException as error:

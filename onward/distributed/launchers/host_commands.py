@@ -80,7 +80,7 @@ def host_commands(
         each: [
             *(*start, *options),
             f"--local-addr={_name(each)}",
-            # which machine hosts the rendezvous is told, not guessed from its names
+            # which machine hosts the rendezvous is given, not guessed from its names
             f"--rdzv-conf={','.join([*given, f'is_host={_name(each) == host}'.lower()])}",
             *command.for_torchrun(),
         ]

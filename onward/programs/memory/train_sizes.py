@@ -37,7 +37,7 @@ class TrainSizes:
     nbytes: dict[str, int] = field(repr=False)  # of each value, by name
     costs: dict[str, Cost] = field(repr=False)  # of each node, by its first output's name
     sizes: dict[str, int]  # of dynamic dimensions
-    assumed: tuple[str, ...]  # those of them that nothing told
+    assumed: tuple[str, ...]  # those of them that were not given
     unknown: tuple[str, ...]  # values whose size only a run shows
 
     def bytes_of(self, value: ir.Value) -> int:
@@ -49,7 +49,7 @@ class TrainSizes:
         return self.costs.get(node_key(node), Cost())
 
     def time_of(self, node: ir.Node) -> float:
-        """The time of a node, in bytes that memory could move meanwhile."""
+        """The time of a node, in bytes that memory could move in that time."""
         cost = self.cost_of(node)
         return cost.flops / _FLOPS_PER_BYTE + cost.bytes
 

@@ -62,11 +62,11 @@ class ClientCall(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """What may be said about a request in addition to its tensors."""
+    """The options of a request, in addition to its tensors."""
 
     request_id: str = ""
     priority: int = 0
-    has_timeout: bool = False  # the server is told how much time is left
+    has_timeout: bool = False  # the server gets the time that is left
     sequence_id: int | str | None = None
     sequence_start: bool = False
     sequence_end: bool = False

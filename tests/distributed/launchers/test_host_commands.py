@@ -126,7 +126,7 @@ def test_commands(tmp_path: Path) -> None:
     [
         ([], OptionError, "there is no command to launch"),
         (["none.py"], FileMissing, "no script at none.py"),
-        (["no-such-program"], OptionError, "is no script, no program, and not train"),
+        (["no-such-program"], OptionError, "is not a script, a program, or train"),
     ],
 )
 def test_commands_that_do_not_exist(

@@ -84,7 +84,7 @@ def test_changed_parameters_are_logged_in_one_line(
         "tensors, each trained separately: 'a'); export with optimize=False"
     ]
     caplog.clear()
-    warn_of_changes(made, ["c"])  # nobody trains the others
+    warn_of_changes(made, ["c"])  # the others are not trained
     assert not caplog.records
 
 

@@ -169,7 +169,7 @@ def merged(*calls: str) -> ir.Model:
         (["%1 = (%p_a, %p_b)", "", "%3 = (%p_c, %p_d)", ""], ["a", "b"]),
         (["%1 = (%p_c)", "%2 = (%p_d)", "%1 = (%p_c)", "%2 = (%p_d)"], ["a", "b"]),
     ],
-    ids=["two", "one for two", "two calls disagree", "two for one", "nobody at home"],
+    ids=["two", "one for two", "two calls disagree", "two for one", "no module"],
 )
 def test_merged_parameters_are_separated_by_calls(calls: list[str], names: list[str]) -> None:
     model = merged(*calls)

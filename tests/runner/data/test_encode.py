@@ -57,7 +57,7 @@ def test_one_hot_has_a_column_for_each_category() -> None:
 @pytest.mark.parametrize("kind", [ClassLabels, OneHotColumn])
 def test_an_unknown_category_is_named_with_its_column_and_row(kind: Any) -> None:
     encoder = kind("kind", ("cat", "dog"))
-    with pytest.raises(DataError, match=r"row 41, column 'kind': 'dgo' is none of the .*\n.*'dog"):
+    with pytest.raises(DataError, match=r"row 41, column 'kind': 'dgo' is not one of .*\n.*'dog"):
         encoder.apply(np.array(["cat", "dgo"], object), np.array([7, 41]))
     with pytest.raises(DataError, match=r"row 1, column 'kind': 9 is none .*\n.* had 'cat', 'dog'"):
         encoder.apply(np.array(["cat", 9], object))

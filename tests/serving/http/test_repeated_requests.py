@@ -1,4 +1,4 @@
-"""repeated_requests: what is remembered gives the same as what is read and written anew."""
+"""repeated_requests: what is remembered gives the same as what is read and written again."""
 
 from __future__ import annotations
 

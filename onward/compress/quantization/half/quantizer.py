@@ -90,7 +90,7 @@ class HalfQuantizer:
         provider: who will run the model
         store_only: whether to store in 16 bits and compute in float32; None: if the provider has
             no kernels of 16 bits
-        progress: is told what begins
+        progress: called with what begins
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def find_ties(model: ir.Model, layers: Mapping[str, Int8Layer]) -> dict[str, str
 
 
 def _examine(node: ir.Node) -> Int8Layer | str:
-    """The layer that a node is; else why it stays float; "" if it is no layer at all."""
+    """The layer that a node is; else why it stays float; "" if it is not a layer."""
     if node.op_type == "Gather":
         return _gather(node)
     if node.op_type == "LSTM":
