@@ -67,7 +67,7 @@ def test_flag_sets_only_its_setting(name: str) -> None:
     assert found == {name: value} and type(found[name]) is type(value)
 
 
-def test_nothing_given_is_no_setting() -> None:
+def test_arguments_that_were_not_given_are_not_settings() -> None:
     invoke()
     assert found == {}
 

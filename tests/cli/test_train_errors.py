@@ -101,7 +101,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "m.onnx --data typed.csv --target kind",
         ["column 'b' has 'tall' among its numbers", "--types b=float names the line"],
     ),
-    "wrong type that was said": (
+    "wrong type that was given": (
         "m.onnx --data typed.csv --target kind --types b=float",
         ["typed.csv line 700: column 'b' has 'tall'", "not a number", "--types b=text"],
     ),

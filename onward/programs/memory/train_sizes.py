@@ -76,11 +76,11 @@ def measure_train_graph(
     `sizes` are those of dynamic dimensions, by name ("batch") or by input and place ("tokens:1").
     `engine` says which values take less memory than their size.
     """
-    told, assumed = _dynamic_sizes(train, sizes)
+    known, assumed = _dynamic_sizes(train, sizes)
     if assumed:  # such as labels with a row for each token: batch * time
         probe = _with_sizes(train, _dynamic_sizes(train, sizes, _PROBE)[0])
-        told, assumed = _dynamic_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
-    model = _with_sizes(train, told)
+        known, assumed = _dynamic_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
+    model = _with_sizes(train, known)
     nbytes: dict[str, int] = {}
     unsized: list[str] = []
     graph = model.graph
@@ -97,7 +97,7 @@ def measure_train_graph(
     for node in graph:
         key = node.metadata_props.get(_CALL) or node_key(node)
         costs[key] = costs.get(key, Cost()) + node_cost(node)
-    return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+    return TrainSizes(nbytes, costs, known, assumed, tuple(unknown))
 
 
 def sizes_of_feeds(inputs: Sequence[ir.Value], given: Mapping[str, Any]) -> dict[str, int]:

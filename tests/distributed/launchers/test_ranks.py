@@ -107,7 +107,7 @@ def test_hosts_of_slurm(text: str, hosts: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["", ",", "node[", "node[a-b]", "node[3-1]", "a b", "n[1-9999999]", "a,["]
 )
-def test_what_is_no_list_of_hosts(text: str) -> None:
+def test_invalid_lists_of_hosts(text: str) -> None:
     with pytest.raises(OptionError, match="is not a list of hosts"):
         expand_hosts(text)
 

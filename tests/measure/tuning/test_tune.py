@@ -265,14 +265,14 @@ def test_onnxruntime_is_the_default_if_all_candidates_fail(race: Any) -> None:
 def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     first = tuning.tune(path, FEEDS, options)
-    said: list[Any] = []
-    again = tuning.tune(path, FEEDS, options, progress=lambda *told: said.append(told))
+    shown: list[Any] = []
+    again = tuning.tune(path, FEEDS, options, progress=lambda *step: shown.append(step))
     assert again == first
-    assert not said
+    assert not shown
     tuning.tune(
-        path, {"x": np.ones((64, 4), np.float32)}, options, progress=lambda *t: said.append(t)
+        path, {"x": np.ones((64, 4), np.float32)}, options, progress=lambda *t: shown.append(t)
     )
-    assert said
+    assert shown
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
