@@ -42,7 +42,7 @@ def model(name: str, folder: Path) -> tuple[Path, models.Feeds]:
     return path, real.feeds(onward.InferenceSession(path, providers=[CPU]))
 
 
-def open_sizes(path: Path, feeds: models.Feeds) -> dict[str, int]:
+def dynamic_sizes(path: Path, feeds: models.Feeds) -> dict[str, int]:
     """The size of each dynamic dimension, by input and place, as the feeds have it."""
     session = onward.InferenceSession(path, providers=[CPU])
     return {
@@ -59,7 +59,7 @@ def compare(names: list[str], provider: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             path, feeds = model(name, Path(folder))
-            plan = onward.plan_memory(path, open_sizes(path, feeds), [provider])
+            plan = onward.plan_memory(path, dynamic_sizes(path, feeds), [provider])
             measured = onward.measure_memory(path, feeds, [provider])
             rows.append(
                 {

@@ -42,7 +42,7 @@ THREADS = 2
 
 def load_case(name: str, size: str = "bench") -> Any:
     """A model with a batch and a loss."""
-    sys.path.append(str(Path(__file__).parents[1]))  # `conformance` is beside this folder
+    sys.path.append(str(Path(__file__).parents[1]))  # `conformance` is next to this folder
     from conformance.architectures.case import Case, cross_entropy
     from conformance.architectures.table import build
 

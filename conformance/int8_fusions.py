@@ -177,9 +177,9 @@ def is_fused_by_openvino(name: str) -> tuple[bool, str] | None:
             )
             if layer not in ("Input", "Output", "Const", "FakeQuantize", "Reorder", "Subgraph"):
                 layers.append((layer, kind))
-    said = ", ".join(f"{layer} {kind}" for layer, kind in layers) or "float code"
+    text = ", ".join(f"{layer} {kind}" for layer, kind in layers) or "float code"
     main = [pair for pair in layers if pair[0] in _MULTIPLYING] or layers
-    return bool(main) and all(kind in ("u8", "i8") for _, kind in main), said
+    return bool(main) and all(kind in ("u8", "i8") for _, kind in main), text
 
 
 def table() -> str:

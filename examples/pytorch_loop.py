@@ -3,7 +3,7 @@
 python examples/pytorch_loop.py
 
 Each block is recomputed in the backward pass (torch.utils.checkpoint): blocks run on captured
-graphs, and keep their inputs alone between forward and backward.
+graphs, and keep only their inputs between forward and backward.
 """
 
 from __future__ import annotations

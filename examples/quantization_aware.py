@@ -1,4 +1,4 @@
-"""Make a classifier of digits an int8 model, by rounding alone and by training with the rounding.
+"""Make a classifier of digits an int8 model: by rounding, then by training with the rounding.
 
 python examples/quantization_aware.py
 

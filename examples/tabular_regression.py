@@ -39,7 +39,7 @@ def write_districts(path: Path, count: int, seed: int) -> None:
     place = rng.integers(0, len(PLACES), count)
     near = np.exp(-numbers["distance"] / 20) * np.array([1, 2, 0.3, 0.5])[place]
     price = 0.35 * numbers["income"] + near + 0.15 * (numbers["rooms"] - 5.5)
-    price += 0.4 * (numbers["age"] > 40) * (place == 0)  # old houses are dear in cities alone
+    price += 0.4 * (numbers["age"] > 40) * (place == 0)  # old houses are dear only in cities
     price += rng.normal(0, NOISE, count)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -59,7 +59,7 @@ def main() -> None:
     )
     print(f"R2 on held-out districts: {run.metrics['val_r2']:.3f} after {run.steps} steps")
 
-    # -- new rows, with what is stored in the model alone
+    # -- new rows, with only what is stored in the model
     preprocessing = read_preprocessing(onward.load(run.model))
     rows = open_data("new.csv")
     columns = rows.read(np.arange(len(rows)))

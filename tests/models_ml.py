@@ -28,7 +28,7 @@ def model(
     initializers: Sequence[Any] = (),
     version: int = 1,
 ) -> onnx.ModelProto:
-    """A model of these nodes; of outputs, the name alone may be given."""
+    """A model of these nodes; of outputs, only the name may be given."""
     named = [onnx.ValueInfoProto(name=y) if isinstance(y, str) else y for y in outputs]
     graph = helper.make_graph(list(nodes), "g", list(inputs), named, list(initializers))
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, version)]

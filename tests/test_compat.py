@@ -119,9 +119,9 @@ def test_the_real_package_is_kept_unless_forced(tmp_path: Path) -> None:
         import onnxruntime.training.api
         assert onnxruntime.training.api is real and real.real
     """
-    said = ran(code, with_files(tmp_path, list(REAL)))
+    output = ran(code, with_files(tmp_path, list(REAL)))
     where = tmp_path / "onnxruntime" / "training"
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         f"onnxruntime.training is installed already: {where}",
         "import onward.training by its own name, or put it in place of the other: "
         "onward.compat.install(force=True)",

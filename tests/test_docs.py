@@ -123,7 +123,7 @@ def test_the_page_of_the_command_line_shows_every_verb() -> None:
     assert set(VERBS) <= shown | elsewhere
 
 
-def test_commands_are_found_in_console_blocks_alone() -> None:
+def test_commands_are_found_only_in_console_blocks() -> None:
     text = "```console\n$ onward run a \\\n    b\nout\n$ make x\n```\n```\n$ onward no\n```\n"
     assert [command.split() for command in commands(text)] == [["onward", "run", "a", "b"]]
 

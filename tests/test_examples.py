@@ -221,7 +221,7 @@ def test_the_device_trains_what_the_server_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # it installs packages, from an index
-def test_the_device_needs_numpy_onnxruntime_and_safetensors_alone(tmp_path: Path) -> None:
+def test_the_device_needs_only_numpy_onnxruntime_and_safetensors(tmp_path: Path) -> None:
     command = [str(ROOT / "scripts" / "on_device_venv"), str(tmp_path / "device")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr

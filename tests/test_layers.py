@@ -101,7 +101,7 @@ BY_STRING = {"import_module", "LazyModule"}  # functions that import what a stri
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}  # of os
 # Modules below the command line that may read the environment: the peer's users set ORTMODULE_*
 # outside their scripts, which run unchanged under onward.compat; launchers tell a process its rank
-# in variables alone.
+# only in variables.
 READ_ENVIRONMENT = {
     "training.ortmodule.switches",
     "distributed.join_team",

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the packages behind the 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model with external data and a key pair beside its folder."""
+    """A model with external data and a key pair next to its folder."""
     folder = tmp_path / "model"
     folder.mkdir()
     new_key(tmp_path / "private.pem", tmp_path / "public.pem")
@@ -44,7 +44,7 @@ def test_a_signed_model_verifies(model: Path) -> None:
     private, public = keys(model)
     assert sign(model, private) == model.with_name("model.onnx.sig")
     assert sorted(verify(model, public)) == ["model.onnx", "w.bin"]
-    (model.parent / "notes.txt").write_text("beside the model, not of it")
+    (model.parent / "notes.txt").write_text("next to the model, not part of it")
     assert sorted(verify(model, public)) == ["model.onnx", "w.bin"]
 
 

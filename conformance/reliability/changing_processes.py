@@ -87,8 +87,8 @@ class Tally:
     fault: str = ""
 
     def line(self) -> str:
-        told = ", ".join(f"{each['processes']} from step {each['step']}" for each in self.starts)
-        return f"R10: {STEPS} steps on {told}: {self.fault or 'the same bits'}"
+        starts = ", ".join(f"{each['processes']} from step {each['step']}" for each in self.starts)
+        return f"R10: {STEPS} steps on {starts}: {self.fault or 'the same bits'}"
 
 
 def change_processes() -> Tally:
@@ -102,8 +102,8 @@ def change_processes() -> Tally:
         try:
             _change(folder)
         except TimeoutError as error:
-            said = (folder / "output.log").read_text()[-3000:]
-            return Tally(_starts(folder), f"{error}\n{said}")
+            output = (folder / "output.log").read_text()[-3000:]
+            return Tally(_starts(folder), f"{error}\n{output}")
         tally = Tally(_starts(folder))
         runs = [RunFolder(folder / "runs" / name) for name in ("alone", "changed")]
         tally.fault = run_difference(*runs)

@@ -117,8 +117,8 @@ def _cut(folder: Path, agents: list[subprocess.Popen[bytes]], times: int) -> Tal
         while not met():
             ended = [agent.returncode for agent in agents if agent.poll() is not None]
             if ended or time.monotonic() > started + LIMIT:
-                said = "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
-                raise RuntimeError(f"waiting for {what}: agents ended {ended}\n{said}")
+                logs = "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
+                raise RuntimeError(f"waiting for {what}: agents ended {ended}\n{logs}")
             time.sleep(0.02)
         return time.monotonic() - started
 
@@ -142,8 +142,8 @@ def _cut(folder: Path, agents: list[subprocess.Popen[bytes]], times: int) -> Tal
             tally.recovered.append(again)
         codes = [agent.wait(LIMIT) for agent in agents]
         if codes != [0, 0]:
-            said = "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
-            tally.fault = f"exit codes {codes}\n{said}"
+            logs = "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
+            tally.fault = f"exit codes {codes}\n{logs}"
     except RuntimeError as error:
         tally.fault = str(error)
     if not tally.fault:
@@ -190,7 +190,7 @@ def _step(folder: Path) -> int:
 
 
 def _notices(folder: Path) -> list[int]:
-    """How often each machine has told that the run was interrupted."""
+    """How often each machine has reported that the run was interrupted."""
     return [_count(folder, index, "PEER LOST") for index in range(2)]
 
 

@@ -121,8 +121,8 @@ def interrupt_run(name: str, times: int = TIMES, seed: int = 0, flags: str = "")
             if code == 0:
                 continue  # it ended before: at the next attempt, what follows the last step
             if code not in (-signal.SIGKILL, INTERRUPTED):
-                said = (folder / OUTPUT).read_text()[-500:]
-                tally.fault = f"exit code {code} after {tally.counts.total()} interruptions: {said}"
+                log = (folder / OUTPUT).read_text()[-500:]
+                tally.fault = f"exit code {code} after {tally.counts.total()} interruptions: {log}"
                 return tally
             tally.counts[how] += 1
             tally.steps.append(int(interrupted.read_record().get("step", 0)))

@@ -6,7 +6,7 @@
 of them, chosen at random, is killed (kill -9) a random number of steps after each start; the
 launcher starts both again, and they continue from the last checkpoint. The last kill comes after
 the last step, when the run is complete. The weights, and the numbers of every step and evaluation,
-must be those of a run that nobody disturbed, bit for bit.
+must be those of an undisturbed run, bit for bit.
 """
 
 from __future__ import annotations

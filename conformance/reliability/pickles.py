@@ -50,8 +50,8 @@ UNPICKLERS = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "
 _SUSPECT = re.compile(rf"{'|'.join(UNPICKLERS)}|\bload\(")
 ALLOWED = {  # modules that may, and why
     "providers.torch.exported_programs": "reads .pt2 where ModelLimits.allow_pickle says so",
-    "pytorch.trainer.checkpoints": "torch.load reads tensors alone (weights_only)",
-    "pytorch.module_source": "names pickle's error; torch.load reads tensors alone (weights_only)",
+    "pytorch.trainer.checkpoints": "torch.load reads only tensors (weights_only)",
+    "pytorch.module_source": "names pickle's error; torch.load reads only tensors (weights_only)",
 }
 MODEL = """
     <ir_version: 10, opset_import: ["" : 21]>

@@ -25,7 +25,7 @@ class ProcessRank:
 
     def __enter__(self) -> ProcessRank:
         if self.rank == 0:
-            waiting = self._address + ".new"  # so that nobody connects before it listens
+            waiting = self._address + ".new"  # so that no process connects before it listens
             self._listener = Listener(waiting)
             os.rename(waiting, self._address)
             self._peer: Connection[Any, Any] = self._listener.accept()

@@ -155,11 +155,11 @@ def take_over_once(
 
 def _faults(folder: Path, old: Group, codes: list[int], token: int, before: set[str]) -> list[str]:
     faults = []
-    said = [old.lines("fenced", rank) for rank in range(2)]
+    errors = [old.lines("fenced", rank) for rank in range(2)]
     if codes != [FENCED, FENCED]:
         faults.append(f"token {token}: the processes ended with {codes}")
-    elif not all(f"owns the run now, with token {token + 1}" in lines[0] for lines in said):
-        faults.append(f"token {token}: the error does not name the owner: {said}")
+    elif not all(f"owns the run now, with token {token + 1}" in lines[0] for lines in errors):
+        faults.append(f"token {token}: the error does not name the owner: {errors}")
     if late := _committed(folder, token) - before:
         faults.append(f"token {token}: {late} was committed after the run was taken over")
     fault = fault_of(read_newest(folder), ELEMENTS)

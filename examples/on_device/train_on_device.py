@@ -1,4 +1,4 @@
-"""Personalise a model on a device, from artifacts, with numpy, onnxruntime and safetensors alone.
+"""Personalise a model on a device, from artifacts, with only numpy, onnxruntime and safetensors.
 
 python examples/on_device/make_artifacts.py
 python examples/on_device/train_on_device.py

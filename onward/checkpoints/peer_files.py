@@ -1,4 +1,4 @@
-"""Read checkpoint files of onnxruntime.training 1.16 to 1.19, with numpy alone.
+"""Read checkpoint files of onnxruntime.training 1.16 to 1.19, with only numpy.
 
 A file is one flatbuffer with the identifier ODTC. Newer ones keep large tensors in a second file,
 `{name}.data`. Every offset is checked before it is used: a damaged file raises CheckpointCorrupt,

@@ -26,7 +26,7 @@ Save = TypeVar("Save", bound=RatedSave)
 class Retention:
     """Keep the `keep` newest checkpoints (None: all) and the `keep_best` with the better metric.
 
-    `every`: how many steps lie between two saves; None: nothing is said about it.
+    `every`: how many steps lie between two saves; None: not known.
     """
 
     keep: int | None = 3

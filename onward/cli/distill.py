@@ -108,7 +108,7 @@ def distill(
 
     The student learns from the teacher's outputs; labels are not needed, and used with --target.
     Without a student, --layers keeps some of the teacher's repeated layers. The teacher may run on
-    any --provider, and answers each batch once. The written file holds the student alone.
+    any --provider, and answers each batch once. The written file holds only the student.
 
     \b
     onward distill teacher.onnx student.onnx --data images.npz --time 5m --save small.onnx

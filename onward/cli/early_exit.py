@@ -63,7 +63,7 @@ def early_exit(
 ) -> None:
     """Add exits to a classifier: samples that are easy leave early, the others go on.
 
-    If nobody can leave within the budget, or it is not faster, the exit code is 1 and no model is
+    If no row can leave within the budget, or it is not faster, the exit code is 1 and no model is
     saved; --force saves it, with exit code 0.
 
     \b

@@ -99,7 +99,7 @@ def export(
     """Write a PyTorch module as ONNX: for inference, or artifacts for training on devices.
 
     This executes the code of the module that you name: export only code that you trust. Weights are
-    read as tensors alone, nothing in them is executed, and nothing is downloaded.
+    read only as tensors, nothing in them is executed, and nothing is downloaded.
 
     The exit code is 1 if the model's outputs differ from PyTorch's by more than rounding.
 

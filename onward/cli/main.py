@@ -45,7 +45,7 @@ VERBS = {
     ),
     "plan": (
         "onward.cli.plan",
-        "Foretell the memory, the traffic and the time of each layout of a distributed run.",
+        "Estimate the memory, the traffic and the time of each layout of a distributed run.",
     ),
     "runs": ("onward.cli.runs", "List the runs of a folder, or compare some of them."),
     "sweep": (

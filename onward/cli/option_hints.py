@@ -25,7 +25,7 @@ _TRANSLATIONS = {
     r"list one first, such as .*": "give --provider cpu first",
     r"feed it yourself": "feed it with --feed NAME=FILE",
     r'to choose among a few: \[\("auto".*': (
-        "give --provider auto alone; onward tune chooses among those of its --provider"
+        "give only --provider auto; onward tune chooses among those of its --provider"
     ),
     r"register its custom operators, or name it in ModelLimits\.allow_domains": (
         "onward inspect shows it; custom operators are registered in Python"
@@ -48,8 +48,8 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")  # names in a model may look like an
 def translate_hints(message: str) -> str:
     """A message whose hints (every line after the first) are for the command line.
 
-    >>> translate_hints('output is no scalar\\ngive the cotangent a name: outputs={"y": "dy"}')
-    'output is no scalar\\nname its cotangent: --output y=dy'
+    >>> translate_hints('output is not a scalar\\ngive the cotangent a name: outputs={"y": "dy"}')
+    'output is not a scalar\\nname its cotangent: --output y=dy'
     """
     first, *hints = message.splitlines() or [""]
     return "\n".join([first, *filter(None, map(_translate, hints))])

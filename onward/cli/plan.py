@@ -1,4 +1,4 @@
-"""onward plan: foretell memory, traffic and time of each layout of a distributed run."""
+"""onward plan: estimate memory, traffic and time of each layout of a distributed run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plan(
     ] = "10us",
     as_json: arguments.Json = False,
 ) -> None:
-    """Foretell the memory, the traffic and the time of each layout of a distributed run.
+    """Estimate the memory, the traffic and the time of each layout of a distributed run.
 
     Data parallel, ZeRO 1, 2 and 3 and hybrid sharding, the fastest that fits first, each with the
     number of micro-batches that fits and the bytes that are missing where none does. Nothing
@@ -131,12 +131,12 @@ def _show(
 ) -> None:
     layout, devices = costs.program.layout, found.devices
     rows = plan_layouts.rows_per_device(devices, found.batch)
-    open_sizes = ", ".join(f"{name}={size}" for name, size in costs.sizes.items())
+    dynamic_sizes = ", ".join(f"{name}={size}" for name, size in costs.sizes.items())
     pairs = [
         ("parameters", f"{show_count(sum(each.size for each in layout.parameters))}"),
         ("training", _show_training(settings)),
         ("batch", f"{found.batch:,} rows of a step, at most {rows:,} on a device"),
-        *([("sizes", f"{open_sizes}; others: --size NAME=N")] if open_sizes else []),
+        *([("sizes", f"{dynamic_sizes}; others: --size NAME=N")] if dynamic_sizes else []),
         ("devices", _show_devices(devices)),
     ]
     print_pairs(console, pairs)

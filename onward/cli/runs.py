@@ -101,7 +101,7 @@ def runs(
 
 
 def _select(folder: Path, names: Sequence[str]) -> list[RunSummary]:
-    """The named runs in their order, or all; runs of one name are told apart by their paths."""
+    """The named runs in their order, or all; runs of one name are shown with their paths."""
     if not names:
         return read_runs(folder)
     known = {run.name: run for run in read_runs(folder)}
@@ -213,7 +213,7 @@ def _compare(console: Console, found: Sequence[RunSummary], metric: Sequence[str
     table = make_table("number", *(f">{name}" for name in names))
     for number in metric or number_names(found):
         values = [run.number(number) for run in found]
-        if all(value is None for value in values):  # it has curves alone
+        if all(value is None for value in values):  # it has only curves
             continue
         top = sort_runs(found, number)[0].number(number)
         table.add_row(number, *(_mark(number, value, value == top) for value in values))

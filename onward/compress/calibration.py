@@ -208,7 +208,7 @@ def _read_arrays(path: Path) -> dict[str, Array]:
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:  # damaged, or pickled objects
         raise DataError(
-            f"{path} cannot be read: {error}\nwrite it with np.savez, with numbers alone"
+            f"{path} cannot be read: {error}\nwrite it with np.savez, with only numbers"
         ) from error
 
 
@@ -265,7 +265,7 @@ def _row_count(arrays: Mapping[str, Array], inputs: Mapping[str, Any]) -> int | 
 
 
 def _fixed_batch(inputs: Iterable[Any]) -> int | None:
-    """The size of the first dimension that the model's inputs fix; None if it is open."""
+    """The size of the first dimension that the model's inputs fix; None if it is dynamic."""
     sizes = {arg.shape[0] for arg in inputs if len(arg.shape) and isinstance(arg.shape[0], int)}
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The type of functions that long work tells its steps to."""
+"""The type of callbacks that show the progress of long work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DiLoCo: processes train alone for many steps; their progress is the gradient of an outer SGD."""
+"""DiLoCo: processes train separately; their progress is the gradient of an outer SGD."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.distributed.engine_wrapper import EngineWrapper
 from onward.distributed.exchange import Exchange
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.one_graph import OneGraph
@@ -15,14 +16,13 @@ from onward.programs.program import Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
 
-class DistributedTraining:
+class DistributedTraining(EngineWrapper):
     """A TrainingExecutable around an engine that runs segments.
 
-    `origins` says for each bucket of the engine which update of the session it was cut from, `way`
-    how gradients are computed. A forward pass that is called alone always runs in segments.
+    `origins` says for each bucket of the engine which update of the session it was cut from.
+    `gradient_method` computes the gradients; None: in segments, as a forward pass that is called
+    by itself always does.
     """
-
-    lookahead = 1
 
     def __init__(
         self,
@@ -31,31 +31,17 @@ class DistributedTraining:
         groups: ProcessGroups,
         layout: Layout,
         origins: Sequence[int],
-        way: LogicalShards | OneGraph | None = None,
+        gradient_method: LogicalShards | OneGraph | None = None,
     ) -> None:
-        self._engine, self._exchange, self._groups = engine, exchange, groups
-        self._layout, self._origins = layout, origins
+        super().__init__(engine, groups, layout)
+        self._exchange, self._origins = exchange, origins
         self._segments = SegmentedPasses(engine, exchange, groups, layout)
-        self._way = way or self._segments
+        self._gradient_method = gradient_method or self._segments
         self._loss_finite = True  # whether the losses of all processes were, since the last update
 
     @property
     def store(self) -> Store:
         return self._exchange.store
-
-    @property
-    def finite(self) -> bool:
-        return self._engine.finite
-
-    @finite.setter
-    def finite(self, finite: bool) -> None:
-        self._engine.finite = finite
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes that this process has sent to others."""
-        groups = (self._groups.whole, self._groups.shards, self._groups.copies)
-        return sum(each.sent.total() for each in dict.fromkeys(groups))
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._engine.set_rates(steps, [rates[origin] for origin in self._origins])
@@ -71,10 +57,10 @@ class DistributedTraining:
     def compute_gradients(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float, first: bool
     ) -> Results | None:
-        return self._noted(self._way.compute(feeds, draw, scale, first))
+        return self._noted(self._gradient_method.compute(feeds, draw, scale, first))
 
     def forward(self, feeds: Mapping[str, Any], draw: Draw) -> Results | None:
-        if isinstance(self._way, LogicalShards):
+        if isinstance(self._gradient_method, LogicalShards):
             raise OptionError(
                 "run_forward does not support logical_shards: its results would depend on the "
                 "number of processes\ncall step, or open the session without logical_shards"
@@ -101,9 +87,6 @@ class DistributedTraining:
         finite = bool(self._engine.update(micro, scale))
         self._exchange.finish_update(finite or not self._layout.settings.skip_nonfinite)
         return finite
-
-    def gradient_norm(self) -> float:
-        return self._engine.gradient_norm()
 
     # -- evaluation ----------------------------------------------------------------------------
 

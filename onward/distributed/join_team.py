@@ -24,7 +24,7 @@ _NO_NAME = "none"  # of a job that torchrun was given no name for
 
 
 def join_team(settings: Mapping[str, Any], parallel: Parallel | None = None) -> Team:
-    """The team of this process: those that were started with it, or this one alone.
+    """The team of this process: those that were started with it, or only this one.
 
     `settings` are those of TrainConfig; `parallel` replaces them.
     """

@@ -1,4 +1,4 @@
-"""The protocol of local steps: processes train alone, and average their weights now and then."""
+"""The protocol of local steps: processes train separately, and average weights every few steps."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""LocalTrainingExecutable: processes train alone, and average their weights every few updates."""
+"""LocalTrainingExecutable: processes train separately, and average weights every few updates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.distributed.engine_wrapper import EngineWrapper
 from onward.distributed.exchange import as_tensor
 from onward.distributed.local_sgd import average_vectors
 from onward.distributed.local_steps import LocalSteps
@@ -14,14 +15,12 @@ from onward.programs.program import Layout
 from onward.providers.provider import Draw, Flag, Results, Store, TrainingExecutable
 
 
-class LocalTrainingExecutable:
-    """A TrainingExecutable whose processes exchange nothing but weights, now and then.
+class LocalTrainingExecutable(EngineWrapper):
+    """A TrainingExecutable whose processes exchange only weights, every few updates.
 
     Whether an update is skipped is each process's own decision: all of them count their updates,
     those that were skipped included, and average after the same ones.
     """
-
-    lookahead = 1
 
     def __init__(
         self,
@@ -30,21 +29,13 @@ class LocalTrainingExecutable:
         groups: ProcessGroups,
         layout: Layout,
     ) -> None:
-        self._engine, self._groups, self._layout = engine, groups, layout
+        super().__init__(engine, groups, layout)
         self._parameters = [as_tensor(each) for each in engine.store.parameter_buffers()]
         self._averager = local_steps.open(groups.whole, self._parameters)
 
     @property
     def store(self) -> Store:
         return self._engine.store
-
-    @property
-    def finite(self) -> bool:
-        return self._engine.finite
-
-    @finite.setter
-    def finite(self, finite: bool) -> None:
-        self._engine.finite = finite
 
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._engine.set_rates(steps, [ahead[:1] for ahead in rates])
@@ -82,9 +73,6 @@ class LocalTrainingExecutable:
         finite = self._engine.update(micro, scale)
         self._average()
         return finite
-
-    def gradient_norm(self) -> float:
-        return self._engine.gradient_norm()
 
     def evaluate(self, feeds: Mapping[str, Any]) -> Results:
         return self._engine.evaluate(feeds)

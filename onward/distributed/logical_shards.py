@@ -1,7 +1,7 @@
-"""Logical shards: parts of a batch whose gradients are added in one order, whoever computes them.
+"""Logical shards: parts of a batch, whose gradients are added in one order on any processes.
 
 With L logical shards, each batch has L parts, and each process computes a run of them. The weights
-of a part, its random numbers and the order of all sums depend on the number of the part alone, so
+of a part, its random numbers and the order of all sums depend only on the number of the part, so
 a run on 4, 3 and again 4 processes has the same weights, bit for bit, as one without a failure.
 """
 

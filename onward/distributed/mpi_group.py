@@ -112,7 +112,7 @@ class MpiGroup(_ProcessGroup):  # type: ignore[misc]
                 f"process {own[rank]} of the run is {world.Get_rank()} of {world.Get_size()} "
                 "in MPI\nstart the run with mpirun, which gives both the same numbers"
             )
-        # collective among its members alone; a communicator of its own keeps messages apart
+        # collective only among its members; a communicator of its own separates messages
         self._comm = world.Create_group(world.Get_group().Incl(own))
 
     def getBackendName(self) -> str:

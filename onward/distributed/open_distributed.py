@@ -74,13 +74,13 @@ def open_distributed(
     engine, exchange, names = open_engine(buckets, options, providers, groups)
     engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     copy_from_first(groups, program.neutral.layout, exchange.store)
-    way = _choose_way(engine, exchange, groups, buckets)
+    method = _choose_gradient_method(engine, exchange, groups, buckets)
     layout = program.neutral.layout
-    training = DistributedTraining(engine, exchange, groups, layout, buckets.updates, way)
+    training = DistributedTraining(engine, exchange, groups, layout, buckets.updates, method)
     return OpenedTraining(training, names)
 
 
-def _choose_way(
+def _choose_gradient_method(
     engine: SegmentedTraining, exchange: Exchange, groups: ProcessGroups, buckets: Buckets
 ) -> LogicalShards | OneGraph | None:
     """How gradients are computed; None: in segments, and each bucket is reduced after its own."""
@@ -157,7 +157,7 @@ def open_local(
     groups: ProcessGroups,
     local_steps: LocalSteps,
 ) -> OpenedTraining:
-    """Open a program whose processes train alone and average their weights."""
+    """Open a program whose processes train separately and average their weights."""
     opened = open_training(program, options, providers)
     copy_from_first(groups, program.layout, opened.engine.store)
     training = LocalTrainingExecutable(opened.engine, local_steps, groups, program.layout)
@@ -167,8 +167,8 @@ def open_local(
 def check_same_program(groups: ProcessGroups, layout: Layout) -> None:
     """Refuse processes that would train different models."""
     settings = replace(layout.settings, seed=0)
-    told = repr((layout.parameters, layout.updates, layout.state, settings))
-    own = hashlib.sha256(told.encode()).hexdigest()
+    text = repr((layout.parameters, layout.updates, layout.state, settings))
+    own = hashlib.sha256(text.encode()).hexdigest()
     for rank, other in enumerate(groups.whole.gather_objects(own)):
         if other != own:
             raise DistributedError(

@@ -90,14 +90,14 @@ class Parallel:
 
     def _check_together(self) -> None:
         """Refuse settings that exclude each other."""
-        ways = {
+        is_set = {
             "compression": self.compression is not None,
             "local_steps": self.local_steps is not None,
             "logical_shards": self.logical_shards is not None,
             "shard": self.shard > 1,
         }
-        given = [name for name, is_given in ways.items() if is_given]
-        if self.sync_batch_norm and (ways["logical_shards"] or ways["local_steps"]):
+        given = [name for name, used in is_set.items() if used]
+        if self.sync_batch_norm and (is_set["logical_shards"] or is_set["local_steps"]):
             given.append("sync_batch_norm")
         if len(given) > 1:
             raise OptionError(

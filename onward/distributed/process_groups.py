@@ -70,7 +70,7 @@ def join_groups(parallel: Parallel) -> ProcessGroups:
 
 
 def _alone(processes: Processes) -> Communicator:
-    """A group of this process alone."""
+    """A group of only this process."""
     return _subgroup([[rank] for rank in range(dist.get_world_size())], processes)
 
 

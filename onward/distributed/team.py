@@ -23,7 +23,7 @@ _FAILURE = "onward/failure"  # in the store of the process group: why a process 
 class ProcessTeam:
     """The team of `onward.runner.team` for several processes.
 
-    `launch` and `restarts` are what the launcher tells of its job.
+    `launch` and `restarts` are the launcher's facts about its job.
     """
 
     def __init__(self, groups: ProcessGroups, launch: str | None = None, restarts: int = 0) -> None:

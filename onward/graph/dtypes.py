@@ -1,6 +1,6 @@
 """Element types of tensors, with their names in ONNX, numpy, onnxruntime, safetensors and torch.
 
-Needs numpy alone: types that numpy lacks import ml_dtypes when they are used.
+Needs only numpy: types that numpy lacks import ml_dtypes when they are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Open and map external data, from inside the model's folder alone.
+"""Open and map external data, only from inside the model's folder.
 
 No absolute path, no `..`, no link of either kind, nothing but ordinary files. Each part of the path
 is opened from the folder before it, and what was opened is what is checked: a file that is swapped

@@ -46,7 +46,7 @@ class ModelLimits:
         node_values: inputs or outputs of one node
         name_bytes: of one name
         elements: that one tensor or one shape declares
-        folded_elements: of one result that depends on constants alone
+        folded_elements: of one result that depends only on constants
         folding_work: elements that constant folding computes in all
         allow_domains: domains of operators that are allowed in addition to the known ones
         allow_ep_context: nodes that hold another engine's compiled program

@@ -16,7 +16,7 @@ from onward.message_text import suggest_names
 def random_feeds(
     inputs: Iterable[Any], sizes: Mapping[str, int] | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """A tensor for each input; a dimension that the model leaves open is `sizes[name]`, or 1.
+    """A tensor for each input; a dynamic dimension has size `sizes[name]`, or 1.
 
     `inputs` are a session's `get_inputs()`. A size is given by the dimension's name ("batch"), or
     by input and place ("image:0"). Whole numbers are 0 or 1, which is a valid index, class, mask
@@ -24,7 +24,7 @@ def random_feeds(
     """
     rng = np.random.default_rng(seed)
     inputs, given = list(inputs), dict(sizes or {})
-    check_sizes(given, open_names((arg.name, arg.shape) for arg in inputs))
+    check_sizes(given, dynamic_names((arg.name, arg.shape) for arg in inputs))
     return {arg.name: _draw(rng, arg, _shape(arg, given)) for arg in inputs}
 
 
@@ -37,7 +37,7 @@ def check_sizes(sizes: Iterable[str], known: Collection[str]) -> None:
             raise OptionError(f"no dynamic dimension {name!r}\n{hint}")
 
 
-def open_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
+def dynamic_names(inputs: Iterable[tuple[str, Sequence[Any] | None]]) -> set[str]:
     """The names of the dynamic dimensions of inputs, each given as name and shape."""
     return {
         name
@@ -66,7 +66,7 @@ def input_shapes(
                     f"no input {name!r}; {suggest_names(name, names, 'the model takes')}"
                 )
         return {name: tuple(np.shape(feed)) for name, feed in sizes.items()}
-    check_sizes(sorted(sizes), open_names((name, dims) for name, _, dims in inputs))
+    check_sizes(sorted(sizes), dynamic_names((name, dims) for name, _, dims in inputs))
     shapes: dict[str, tuple[int, ...]] = {}
     missing: list[str] = []
     for name, kind, dims in inputs:
@@ -84,7 +84,7 @@ def input_shapes(
         shapes[name] = tuple(shape)
     if missing:
         raise OptionError(
-            f"the sizes of {', '.join(missing)} are open: what the model takes depends on them\n"
+            f"the sizes of {', '.join(missing)} are unknown: the inputs depend on them\n"
             "give each: sizes={'batch': 8}, 'input:place' where it has no name, or give feeds"
         )
     return shapes

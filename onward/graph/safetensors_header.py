@@ -4,8 +4,8 @@
     header     JSON: {"__metadata__": {...}, tensor: {"dtype", "shape", "data_offsets"}, ...}
     data       the tensors' bytes, little-endian, one after another without a gap
 
-The safetensors package copies tensors out and does not tell where they are, so that neither mapping
-a file nor checking it piece by piece can be built on it. This module needs numpy alone: devices
+The safetensors package copies tensors out and does not say where they are, so that neither mapping
+a file nor checking it piece by piece can be built on it. This module needs only numpy: devices
 that train read checkpoints with it.
 """
 

@@ -99,8 +99,8 @@ class CTC:
         behind = op.GatherElements(alpha, end, axis=1)
         label = op.GatherElements(alpha, op.Max(op.Sub(end, 1), 0), axis=1)
         label = op.Where(op.Equal(end, 0), _IMPOSSIBLE, label)  # of a row without labels
-        ways = op.Concat(behind, label, axis=1)
-        log_likelihood = op.ReduceLogSumExp(ways, [1], keepdims=0)
+        paths = op.Concat(behind, label, axis=1)
+        log_likelihood = op.ReduceLogSumExp(paths, [1], keepdims=0)
         possible = op.Greater(log_likelihood, _LIMIT)
         never = 0.0 if self.zero_infinity else np.inf
         each = op.Where(possible, op.Neg(log_likelihood), never)
@@ -165,8 +165,8 @@ def _step(op: GraphOps, start: ir.Value, skip: ir.Value, scanned: list[ir.Value]
     by_one = inside.Pad(alpha, _SHIFT, _IMPOSSIBLE)
     by_two = inside.Pad(by_one, _SHIFT, _IMPOSSIBLE)
     by_one.shape = by_two.shape = alpha.shape
-    ways = inside.Concat(alpha, by_one, inside.Add(by_two, skip), axis=0)
-    reached = inside.ReduceLogSumExp(ways, [0], keepdims=1)
+    paths = inside.Concat(alpha, by_one, inside.Add(by_two, skip), axis=0)
+    reached = inside.ReduceLogSumExp(paths, [0], keepdims=1)
     reached.shape = alpha.shape
     later = inside.Add(reached, body.inputs[1])
     if len(scanned) > 1:

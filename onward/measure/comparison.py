@@ -157,10 +157,10 @@ def _pair_names(
     for name in (*(n for n in a if n not in pairs), *(n for n in b if n not in pairs.values())):
         if what == "input":
             raise FeedError(
-                f"input {name!r} is in one model alone: {', '.join(a)} against {', '.join(b)}\n"
+                f"input {name!r} is in only one model: {', '.join(a)} against {', '.join(b)}\n"
                 f"pair them: names={{{name!r}: ...}}"
             )
-        notes.append(f"output {name!r} is in one model alone, and not compared")
+        notes.append(f"output {name!r} is in only one model, and not compared")
     if not pairs and (a or b):
         raise FeedError(
             f"the models have no {what} in common: {', '.join(a)} against {', '.join(b)}\n"

@@ -67,7 +67,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _memory(model: ir.Model, costs: Costs, warnings: list[str]) -> dict[str, int] | None:
-    """The peak memory of a run, from the graph alone, without any engine."""
+    """The peak memory of a run, only from the graph, without any engine."""
     args = [describe(value) for value in model.graph.inputs]
     try:
         shapes = input_shapes([(arg.name, arg.type, arg.shape) for arg in args], costs.sizes)

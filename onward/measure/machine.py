@@ -74,7 +74,7 @@ def digest(*parts: Any) -> str:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> bool:
-    """Write a record atomically; return whether it was written: a read-only folder is no error."""
+    """Write a record atomically; return whether it was written: False in a read-only folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:

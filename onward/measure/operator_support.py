@@ -117,7 +117,7 @@ def _ask(key: Key, provider: str) -> bool | None:
         return None if provider in OWN_PROVIDERS and provider not in _DEFINED_ALONE else False
     try:
         node = example(domain, name)
-    except Exception:  # a type that onnx-ir does not have: only lists can tell
+    except Exception:  # a type that onnx-ir does not have: only lists can say
         return False
     return bool(_provider(provider).supports(node, newest))
 

@@ -2,8 +2,8 @@
 
 onnx-ir has a CommonSubexpressionEliminationPass, too. Ours is used because onnx-ir 1.1 merges two
 draws of Bernoulli or of Dropout in training, nodes of unknown domains (which may keep state) and
-attributes 0.0 and -0.0; it writes an invalid model where an optional output is missing from the
-first node alone; and it does not enter subgraphs.
+attributes 0.0 and -0.0; it writes an invalid model where an optional output is missing only from
+the first node; and it does not enter subgraphs.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def _refuse_drawn_shapes(model: ir.Model, needs: Sequence[UniformCount]) -> None
                 raise UnsupportedModel(
                     f"how many random numbers {need.node!r} needs depends on random numbers "
                     f"itself: the shape of {factor[0]!r} is drawn\n"
-                    "make the shape depend on the model's inputs alone"
+                    "make the shape depend only on the model's inputs"
                 )
 
 
@@ -224,7 +224,7 @@ def _values_with_drawn_shapes(graph: ir.Graph) -> set[ir.Value]:
 
 def _is_shaped_by(node: ir.Node, drawn: set[ir.Value]) -> bool:
     """Whether a node's output shape depends on the contents of these values."""
-    if node.domain == COMPOSITES:  # of our functions, only those that draw are told a shape
+    if node.domain == COMPOSITES:  # of our functions, only those that draw get a shape
         return node.op_type in (UNIFORM, DROPOUT_MASK) and node.inputs[1] in drawn
     if node.domain != "" or node.op_type in ("If", "Loop"):
         return any(value in drawn for value in reads(node))

@@ -48,7 +48,7 @@ _EASY = (
 
 @contextmanager
 def as_graph_inputs(graph: ir.Graph, names: Collection[str]) -> Iterator[None]:
-    """Make these initializers graph inputs meanwhile, so that no pass takes them for constants."""
+    """Make these initializers graph inputs for a time, so that no pass takes them for constants."""
     opened = [graph.initializers[name] for name in names if name in graph.initializers]
     opened = [value for value in opened if not value.is_graph_input()]
     graph.inputs.extend(opened)

@@ -8,7 +8,7 @@
                                                           x as the mean
 
 `draw` is an int64 vector (seed, step, micro-batch), `node` the number of the call in its model: the
-numbers depend on both alone. The bodies are integer arithmetic in standard operators, so that any
+numbers depend on nothing else. The bodies are integer arithmetic in standard operators, so that any
 runtime can inline them; an engine with a kernel keeps the calls and draws the same bits.
 
 The generator is counter-based, after SplitMix (Steele, Lea and Flood, 2014): SplitMix64's finalizer

@@ -298,7 +298,7 @@ def disable_dropout(node: ir.Node, opset: int, names: Names) -> None:
 
 
 def _set_inference(node: ir.Node, opset: int, names: Names, graph: ir.Graph) -> None:
-    """Let BatchNormalization use its running statistics and return y alone."""
+    """Let BatchNormalization use its running statistics and return only y."""
     for index, key in _STATE.items():
         name = node.metadata_props.pop(key, None)
         if name is not None:

@@ -24,7 +24,7 @@ def cut_forward(
     """The values that each segment of the forward pass to `results` computes, for `split`.
 
     `bucket_of` is the bucket of each parameter, `sizes` are the bytes of the buckets. What is
-    computed from parameters alone (a cast, a transpose) is computed again for each node that reads
+    computed only from parameters (a cast, a transpose) is computed again for each node that reads
     it, in place in the model: kept, it would be a copy of parameters that are to be freed.
     """
     graph = model.graph
@@ -66,7 +66,7 @@ def _assign(
 
 
 def _copy_derived(model: ir.Model, parameters: Collection[ir.Value]) -> None:
-    """Copy what is computed from parameters alone for each node that reads it."""
+    """Copy what is computed only from parameters for each node that reads it."""
     graph, names = model.graph, Names(model)
     derived: set[ir.Value] = set(parameters)
     fixed: set[ir.Value] = set(graph.initializers.values())

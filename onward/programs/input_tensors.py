@@ -58,10 +58,10 @@ class InputTensors:
             elif value not in graph.inputs:
                 graph.inputs.append(value)
 
-    def only(self, names: Sequence[str], base: ir.Model, opened: ir.Model) -> InputTensors:
-        """The same for fewer parameters; the others become constants of the graph `opened`."""
+    def only(self, names: Sequence[str], base: ir.Model, train: ir.Model) -> InputTensors:
+        """The same for fewer parameters; the others become constants of the graph `train`."""
         left = InputTensors.of(base, names, self.state)
-        graph = opened.graph
+        graph = train.graph
         for value in list(graph.inputs):
             name = str(value.name)
             if name in self.trained and name not in left.initial:

@@ -1,4 +1,4 @@
-"""Gradients of embedding tables that are sums of rows, and the tables whose update stands alone.
+"""Gradients of embedding tables that are sums of rows, and tables with an update of their own.
 
     table_grad = ScatterND(zeros, indices, rows, reduction="add")
 
@@ -51,17 +51,19 @@ def separate_tables(
     gradients: Mapping[str, ir.Value],
     shapes: Mapping[str, Shape],
 ) -> tuple[list[Assignment], frozenset[str]]:
-    """Assignments in which each table with a gradient of rows is alone; and these tables."""
+    """Assignments in which each table with a gradient of rows has its own; and these tables."""
     found: list[Assignment] = []
     tables: set[str] = set()
     for each in assignments:
         allows = each.optimizer is not None and (
             each.optimizer.elementwise and each.optimizer.skips_zero_gradients
         )
-        alone = [name for name in each.names if allows and _is_table(shapes[name], gradients[name])]
-        found.append(each._replace(names=[name for name in each.names if name not in alone]))
-        found += [each._replace(names=[name]) for name in alone]
-        tables |= {*alone}
+        separate = [
+            name for name in each.names if allows and _is_table(shapes[name], gradients[name])
+        ]
+        found.append(each._replace(names=[name for name in each.names if name not in separate]))
+        found += [each._replace(names=[name]) for name in separate]
+        tables |= {*separate}
     return [each for each in found if each.names], frozenset(tables)
 
 

@@ -56,7 +56,7 @@ FALLBACKS = (
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 
 Named = tuple[str, Mapping[str, Any]]  # a provider's name and its options
-Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: "auto" alone
+Asked = str | Sequence[str | tuple[str, Mapping[str, Any]]] | None  # a str: only "auto"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ THREADS = settings.whole_number(hint="give 0 to let the engine choose")
 SEVERITY = settings.whole_number(
     -1, 4, "give 0 verbose, 1 info, 2 warning, 3 error, 4 fatal, or -1 for the logger's own"
 )
-SIZE = settings.whole_number(-1, hint="give a size, or -1 to leave the dimension open")
+SIZE = settings.whole_number(-1, hint="give a size, or -1 to leave the dimension dynamic")
 _ENTRY_BYTES = {"key": 1024, "value": 8192}  # onnxruntime's limits
 
 
@@ -61,7 +61,7 @@ def entry_of(entries: Mapping[str, str], key: str, kind: str) -> str:
 
 
 def fix_dimension(sizes: dict[str, int], name: Any, size: Any) -> None:
-    """Set the size of a dimension; -1 leaves it open."""
+    """Set the size of a dimension; -1 leaves it dynamic."""
     name = settings.text("the name of a dimension", name)
     number = SIZE(f"the size of dimension {name!r}", size)
     if number < 0:

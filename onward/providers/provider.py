@@ -333,5 +333,5 @@ class ShardedTraining(SegmentedTraining, Protocol):
         ...
 
     def gradients_reduced(self, squares: float, finite: bool) -> None:
-        """Tell the sum of squares of all gradients in all processes, and if all are finite."""
+        """Set the sum of squares of all gradients in all processes, and whether all are finite."""
         ...

@@ -51,7 +51,7 @@ class FallbackWarning(UserWarning):
     """A module, or a part of it, runs in PyTorch instead of on the captured graph."""
 
 
-# Told of each fallback: the name of the part ("" is the module), its class, and the reason.
+# Called for each fallback, with the name of the part ("" is the module), its class, and the reason.
 Report = Callable[[str, str, CannotCapture], None]
 
 

@@ -56,6 +56,6 @@ def predicts_next_tokens(module: nn.Module) -> bool:
     """Whether a model is a causal language model: by its class, as transformers decides it."""
     try:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    except ImportError:  # the module is none of transformers then
+    except ImportError:  # then the module is not one of transformers
         return False
     return type(module).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -40,7 +40,7 @@ class InputExamples:
 def read_inputs(texts: Sequence[str]) -> InputExamples:
     """Inputs from texts such as `x=float32[batch,3,64:h]`, or from one .npz file.
 
-    A number is a fixed size, a name an open one; `name:64` is an open one with an example.
+    A number is a fixed size, a name a dynamic one; `name:64` is a dynamic one with an example.
 
     >>> found = read_inputs(["ids=int64[batch,length:8]"])
     >>> found.tensors["ids"].shape, found.dynamic

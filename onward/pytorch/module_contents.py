@@ -25,7 +25,7 @@ class _Tensors(dict[str, Tensor]):
 class ModuleContents:
     """Reads a module's parameters and buffers by name, faster than `named_parameters`.
 
-    Tensors are read anew in each call: optimizers, `.to()` and FSDP replace them.
+    Tensors are read again in each call: optimizers, `.to()` and FSDP replace them.
     """
 
     def __init__(self, module: nn.Module) -> None:

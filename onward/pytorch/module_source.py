@@ -37,7 +37,7 @@ def load_module(
     place, colon, attribute = source.rpartition(":")
     if not colon or not place or not attribute:
         raise FileMissing(
-            f"{source!r} is no folder, and no module of Python\n"
+            f"{source!r} is not a folder, and not a Python module\n"
             "write package.module:attribute or file.py:attribute, or the folder of a Hugging Face "
             f"model; {suggest_path(Path(source))}"
         )
@@ -107,7 +107,7 @@ def _call(function: Any, source: str, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Load a state_dict into a module: .safetensors, or what torch.save wrote (tensors alone)."""
+    """Load a state_dict into a module: .safetensors, or what torch.save wrote (only tensors)."""
     check_exists(path, "checkpoint")
     tensors = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     if tensors and all(name.startswith("module.") for name in tensors):  # saved under DDP
@@ -152,7 +152,7 @@ def _read_pickle(path: Path) -> dict[str, torch.Tensor]:
     except pickle.UnpicklingError as error:
         raise UnsafeModel(
             f"{path} has more than tensors, and unpickling it may run any code\n"
-            "save the weights alone: torch.save(module.state_dict(), path)"
+            "save only the weights: torch.save(module.state_dict(), path)"
         ) from error
     except (RuntimeError, EOFError, ValueError) as error:
         raise WeightsError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error

@@ -79,7 +79,7 @@ def _all_user(signature: signatures.ExportGraphSignature) -> signatures.ExportGr
 
 
 def is_made_by_trace(target: str) -> bool:
-    """Whether a constant was made in the forward, and is no attribute of the module.
+    """Whether a constant was made in the forward, and is not an attribute of the module.
 
     torch.export puts such a tensor into the submodule that made it, under a name of its own.
 

@@ -1,4 +1,4 @@
-"""What a run tells of itself: an update, an evaluation, a mistake."""
+"""Events of a run: an update, an evaluation, a mistake."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ class Mistake:
     """A held-out row whose answer was wrong."""
 
     position: int
-    feeds: Mapping[str, Any]  # of this row alone, as the model reads it
+    feeds: Mapping[str, Any]  # only of this row, as the model reads it
     label: Any  # a class
     answer: Any

@@ -15,7 +15,7 @@ from onward.runner.run import INTERRUPTED, Run
 def stop_on_signals(run: Run) -> Iterator[None]:
     """The first signal asks the run to stop; a second Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python handles signals in the main thread alone
+        yield  # Python handles signals only in the main thread
         return
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -133,7 +133,7 @@ def _find_node(model: ir.Model, inputs: Mapping[str, Array]) -> NonFinite | None
 def _reaching(outputs: Sequence[ir.Value], bad: set[str]) -> set[str]:
     """The bad values from which others lead to the loss, a gradient or a statistic.
 
-    An infinity that a later node removes, as Softmax does with a mask, is no fault.
+    An infinity that a later node removes, as Softmax does with a mask, is not a fault.
     """
     waiting = [value for value in outputs if value.name in bad]
     found: set[str] = set()

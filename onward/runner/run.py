@@ -65,9 +65,9 @@ class Run:
 
     def adopt_stop(self) -> None:
         """Stop for the first reason that a process gave; all processes call this."""
-        told = self.team.gather((self.asked, self.is_terminated))
-        self.stopped, self.error = next(asked for asked, _ in told if asked is not None)
-        self.is_terminated = any(terminated for _, terminated in told)
+        answers = self.team.gather((self.asked, self.is_terminated))
+        self.stopped, self.error = next(asked for asked, _ in answers if asked is not None)
+        self.is_terminated = any(terminated for _, terminated in answers)
 
     @property
     def is_over(self) -> bool:

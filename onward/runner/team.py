@@ -42,7 +42,7 @@ class Team(Protocol):
 
     @property
     def parallel(self) -> Any:
-        """What a TrainingSession takes as `parallel`; None: this process trains alone."""
+        """What a TrainingSession takes as `parallel`; None: this process trains by itself."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Team(Protocol):
     def open_checkpoints(
         self, folder: Path, *, keep: int, better: Literal["lower", "higher"]
     ) -> Any:
-        """Checkpoints that all processes write together; None: process 0 writes them alone.
+        """Checkpoints that all processes write together; None: only process 0 writes them.
 
         See StoredStates in `stored_states.py`.
         """

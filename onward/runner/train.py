@@ -34,7 +34,7 @@ from onward.runner.same_run import find_run_of_launch, find_same_run
 from onward.runner.share_plan import parallel_settings, share_plan
 from onward.runner.team import ALONE, Team, ending_together, run_on_all, run_on_first
 
-# A higher layer, for several processes alone: docs/design/0013-layers.md, "Front doors"
+# A higher layer, only for several processes: docs/design/0013-layers.md, "Front doors"
 _distribution = LazyModule("onward.distributed.join_team")
 
 RESOLVED = "resolved"  # in run.json: what was found for settings that were "auto"
@@ -77,7 +77,7 @@ def train(
     A process that a launcher (torchrun, mpirun, srun, `onward launch`) started with others trains
     with them: each takes its part of every batch, and process 0 writes the folder. `parallel` is a
     Parallel that says how, "auto" the one that the settings describe, None: this process trains
-    alone. The result is the same on all processes.
+    by itself. The result is the same on all processes.
 
         run = onward.train("cnn.onnx", "digits.npz", target="label", epochs=5)
         run.metrics["val_accuracy"], run.model

@@ -132,7 +132,7 @@ class _Bucket:
 
 
 def _is_one_of(key: bytes, allowed: list[bytes]) -> bool:
-    """Compare with all of them in constant time, so that the time tells nothing about the keys."""
+    """Compare with all of them in constant time, so that the time shows nothing about the keys."""
     found = False
     for each in allowed:
         found |= hmac.compare_digest(key, each)

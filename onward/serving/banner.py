@@ -10,7 +10,7 @@ from onward.serving.example_request import example_arrays, example_command
 from onward.serving.requests import TensorSpec
 from onward.serving.server_info import ServedModelInfo, ServerInfo
 
-_MOST_MODELS = 3  # with their inputs; more are named alone
+_MOST_MODELS = 3  # with their inputs; of more, only the names
 _MOST_TENSORS = 6
 _MOST_WRITTEN = 12  # inputs of a model that a program is written for
 KEY_HEADER = "Authorization: Bearer $ONWARD_KEY"

@@ -1,4 +1,4 @@
-"""What metrics, traces and logs are told about requests and batches."""
+"""Observer: the protocol of metrics, traces and logs of requests and batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answered = tuple[str, RequestTimes, Exception | None]  # a request's id, times a
 
 
 class Observer(Protocol):
-    """Told in the event loop's thread; must be quick and must not raise."""
+    """Called in the event loop's thread; must be quick and must not raise."""
 
     def on_answers(self, model: str, version: str, answers: Sequence[Answered]) -> None:
         """The requests of a batch: as `on_request` for each of them."""

@@ -187,7 +187,7 @@ def _given(
 
 
 def check_name(name: str, model: str = "") -> None:
-    """Refuse a name that is no setting, with the nearest ones."""
+    """Refuse a name that is not a setting, with the nearest ones."""
     if model:
         check_setting_name(ModelSettings, name)
         return

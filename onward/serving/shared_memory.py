@@ -60,7 +60,7 @@ class SharedMemoryRegions:
         self._regions[name] = _Region(key, offset, byte_size, file)
 
     def unregister(self, name: str = "") -> None:
-        """Forget a region, or all without a name. A name that is not registered is no error."""
+        """Forget a region, or all without a name. A name that is not registered is ignored."""
         for each in [name] if name else list(self._regions):
             region = self._regions.pop(each, None)
             if region is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from onward.errors import FeedError
 from onward.graph.dtypes import numpy_type
 from onward.graph.paths import check_exists
-from onward.graph.random_feeds import open_names, random_feeds
+from onward.graph.random_feeds import dynamic_names, random_feeds
 from onward.graph.signature import NodeArg, check_feeds, to_array
 from onward.lazy import LazyModule
 from onward.message_text import format_sizes, list_names, suggest_names
@@ -36,7 +36,7 @@ _FORMS = "a feeds file must be .npy, .npz, .json, .pb or an image"
 
 def inputs_of(model: Path) -> list[Any]:
     """The inputs of a model's file; no weight is read."""
-    if model.suffix == ".ort":  # onnxruntime alone reads it
+    if model.suffix == ".ort":  # only onnxruntime reads it
         return list(inference.InferenceSession(model).get_inputs())
     graph = model_sources.open_model(model).graph
     return [
@@ -268,7 +268,7 @@ def _known_sizes(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, i
 
 def names_of_sizes(inputs: Iterable[Any]) -> set[str]:
     """The names that `--size` takes for the dynamic dimensions of these inputs."""
-    return open_names((arg.name, arg.shape) for arg in inputs)
+    return dynamic_names((arg.name, arg.shape) for arg in inputs)
 
 
 def _names(inputs: Iterable[Any]) -> str:

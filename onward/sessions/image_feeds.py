@@ -55,7 +55,7 @@ def guess_layout(arg: Any, sizes: Mapping[str, int]) -> ImageLayout:
 
 
 def _channel_rank(size: int | None) -> int:
-    """How likely an axis is the channels: 3, then 1, then 4, then an open one."""
+    """How likely an axis is the channels: 3, then 1, then 4, then one of unknown size."""
     return {3: 3, 1: 2, 4: 1}.get(size or 0, 0)
 
 

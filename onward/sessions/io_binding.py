@@ -174,7 +174,7 @@ class Binding:
         return name
 
 
-class IOBinding(ABC):  # noqa: B024 (for isinstance alone)
+class IOBinding(ABC):  # noqa: B024 (only for isinstance)
     """`session.io_binding()` as a class."""
 
     def __new__(cls, session: Any) -> Any:

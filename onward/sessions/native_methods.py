@@ -22,10 +22,10 @@ NATIVE_METHODS = (
 
 
 def native_method(plan: Plan, name: str) -> Any:
-    """A method of onnxruntime's own session, if that alone runs the model."""
+    """A method of onnxruntime's own session, if that runs the whole model."""
     if plan.native is None:
         raise OptionAttributeError(
-            f"{name} needs onnxruntime's own session, which does not run this model alone\n"
+            f"{name} needs onnxruntime's own session, which does not run all of this model\n"
             "list its providers: providers=['CPUExecutionProvider']"
         )
     return getattr(plan.native, name)

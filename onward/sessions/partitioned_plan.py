@@ -218,7 +218,7 @@ class PartitionedPlan:
             if isinstance(feed, dict):
                 raise FeedError(
                     f"input {name!r} is a map, which only onnxruntime takes, for a whole model\n"
-                    "open the model without providers, or with CPUExecutionProvider alone"
+                    "open the model without providers, or with only CPUExecutionProvider"
                 )
         return ready
 

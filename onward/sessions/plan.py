@@ -19,7 +19,7 @@ class Plan(Protocol):
 
     @property
     def native(self) -> Any:
-        """onnxruntime's own session if it alone runs the model; else None."""
+        """onnxruntime's own session if it runs the whole model; else None."""
 
     def get_inputs(self) -> Sequence[Any]: ...
 

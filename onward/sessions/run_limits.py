@@ -39,7 +39,7 @@ def check_run_options(plan: Plan, options: SessionOptions, run_options: Any) -> 
     if getattr(run_options, "active_adapters", ()) and plan.native is None:
         raise OptionError(
             "active adapters: onnxruntime does not run this model as a whole\n"
-            "list its providers alone: providers=['CPUExecutionProvider']"
+            "list only its providers: providers=['CPUExecutionProvider']"
         )
     seconds = time_limit(run_options, options)
     if seconds is not None:

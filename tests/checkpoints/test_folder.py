@@ -379,8 +379,8 @@ for number in range(15):
 def test_two_processes_can_save_into_one_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", SAVER, str(tmp_path)]
     savers = [subprocess.Popen([*command, str(who)], stderr=subprocess.PIPE) for who in (0, 1)]
-    said = [saver.communicate()[1] for saver in savers]
-    assert [saver.returncode for saver in savers] == [0, 0], said
+    errors = [saver.communicate()[1] for saver in savers]
+    assert [saver.returncode for saver in savers] == [0, 0], errors
     checkpoints = Checkpoints(tmp_path)
     assert len(checkpoints.steps()) in (3, 4)
     for step in checkpoints.steps():

@@ -322,7 +322,7 @@ def test_failed_write_keeps_the_old_file(
     assert np.array_equal(read(tmp_path / "c").tensors["w"], W)
 
 
-def test_full_disk_error_tells_how_much_to_free(tmp_path: Path) -> None:
+def test_full_disk_error_says_how_much_to_free(tmp_path: Path) -> None:
     size = len(write(tmp_path / "c", {"w": W}, {})) and (tmp_path / "c").stat().st_size
     full = FailingDisk("write", errno.ENOSPC, free=100)
     with pytest.raises(CheckpointError) as caught:
@@ -349,7 +349,7 @@ def test_failed_folder_sync_is_reported(tmp_path: Path) -> None:
     assert np.array_equal(read(tmp_path / "c").tensors["w"], W)
 
 
-def test_missing_folder_error_tells_to_make_it(tmp_path: Path) -> None:
+def test_missing_folder_error_says_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not saved: No such file.*\nmake the folder"):
         write(tmp_path / "nowhere" / "c", {"w": W}, {})
 

@@ -77,7 +77,7 @@ def test_models_with_other_inputs_are_one_line(call: Call, model: Path, tmp_path
         g (float[2] a, float[2] b) => (float[2] c) { c = Add(a, b) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "two.onnx")
     called = call("compare", model, tmp_path / "two.onnx", "--seconds", "0")
-    assert is_one_line(called, "is in one model alone")
+    assert is_one_line(called, "is in only one model")
     assert is_one_line(call("compare", model, tmp_path / "none.onnx"), "no model at")
     assert is_one_line(call("compare", model), "Missing argument")
 

@@ -56,7 +56,7 @@ def example(name: str) -> tuple[list[str], Any]:
 
 
 @pytest.mark.parametrize("name", [each for each in TrainConfig.model_fields if each != "model"])
-def test_flag_sets_its_setting_alone(name: str) -> None:
+def test_flag_sets_only_its_setting(name: str) -> None:
     if setting_kind(TrainConfig, name).is_bool:
         for flag, value in ((flag_name(name), True), (f"--no-{flag_name(name)[2:]}", False)):
             invoke(flag)
@@ -67,7 +67,7 @@ def test_flag_sets_its_setting_alone(name: str) -> None:
     assert found == {name: value} and type(found[name]) is type(value)
 
 
-def test_nothing_given_is_no_setting() -> None:
+def test_arguments_that_were_not_given_are_not_settings() -> None:
     invoke()
     assert found == {}
 

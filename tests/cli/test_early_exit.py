@@ -43,7 +43,7 @@ def test_a_model_with_exits_is_saved(call: Call, deep: Path) -> None:
     assert ran.code == 0 and "exit" in ran.out
 
 
-def test_model_that_is_not_faster_is_saved_by_force_alone(
+def test_model_that_is_not_faster_is_saved_only_by_force(
     call: Call, deep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_report, "time_in_turns", lambda *_, **__: {"before": 1.0, "after": 2})

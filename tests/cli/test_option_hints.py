@@ -86,7 +86,7 @@ def spell_message(node: ast.expr) -> str:
     [
         (["grad", "MODEL", "--wrt", "x"], "--output y=y_cotangent"),
         (["grad", "MODEL", "--wrt", "x", "--output", "y=x"], "--output y=y_cotangent"),
-        (["run", "MODEL", "--random", "-p", "auto", "-p", "cpu"], "give --provider auto alone"),
+        (["run", "MODEL", "--random", "-p", "auto", "-p", "cpu"], "give only --provider auto"),
     ],
 )
 def test_command_prints_hints_as_options(

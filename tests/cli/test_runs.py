@@ -52,7 +52,7 @@ def test_chosen_numbers_are_columns(call: Call) -> None:
     assert "val_loss" in shown and "99.50%" not in shown
 
 
-def test_best_run_is_shown_alone(call: Call) -> None:
+def test_only_the_best_run_is_shown(call: Call) -> None:
     shown = call("runs", "--best", "val_accuracy").out
     assert shown.startswith("cnn-2") and "99.50% at step 40" in shown and "cnn-1" not in shown
 
@@ -79,7 +79,7 @@ def test_comparison_is_plotted(call: Call, name: str) -> None:
     assert "cnn-2" in Path(name).read_text("utf-8")
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(call: Call) -> None:
+def test_runs_of_one_name_are_shown_with_their_folders(call: Call) -> None:
     make_run(Path("older"), "cnn-1", steps=60)
     shown = call("runs", "cnn-1", "older/cnn-1").out
     assert "runs/cnn-1" in shown and "older/cnn-1" in shown

@@ -200,8 +200,8 @@ def test_process_that_is_interrupted_ends_with_130(folder: Path) -> None:
             if "step" in line and "loss" in line:
                 break
         process.send_signal(signal.SIGINT)
-        said = process.stdout.read() + process.stderr.read()
-    assert process.returncode == 130 and "--resume continues" in said
+        output = process.stdout.read() + process.stderr.read()
+    assert process.returncode == 130 and "--resume continues" in output
 
 
 def _add_callback(monkeypatch: pytest.MonkeyPatch, *added: Callback) -> None:

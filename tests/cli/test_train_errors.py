@@ -101,12 +101,12 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "m.onnx --data typed.csv --target kind",
         ["column 'b' has 'tall' among its numbers", "--types b=float names the line"],
     ),
-    "wrong type that was said": (
+    "wrong type that was given": (
         "m.onnx --data typed.csv --target kind --types b=float",
         ["typed.csv line 700: column 'b' has 'tall'", "not a number", "--types b=text"],
     ),
     "empty file": ("m.onnx --data empty.csv", ["empty.csv is empty", "give a file with rows"]),
-    "header alone": ("m.onnx --data header.csv", ["header.csv is empty", "no rows"]),
+    "only a header": ("m.onnx --data header.csv", ["header.csv is empty", "no rows"]),
     "short line": ("m.onnx --data short.csv", ["short.csv line 32 has 3 fields", "'d' is missing"]),
     "unknown kind of file": ("m.onnx --data rows.xyz", [".xyz", "supported are .csv"]),
     "empty folder": ("m.onnx --data nothing", ["nothing has no data"]),
@@ -158,7 +158,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "validation classes": (
         "m.onnx --data rows.csv --target kind --validation four.csv",
-        ["row 0, column 'kind': 'w' is none of the 3", "'x', 'y', 'z'"],
+        ["row 0, column 'kind': 'w' is not one of the 3", "'x', 'y', 'z'"],
     ),
     "key of TOML": (
         "--config key.toml",

@@ -30,8 +30,8 @@ def test_a_process_of_this_machine_that_has_ended_is_named() -> None:
 
 def test_processes_that_live_or_are_elsewhere_are_not_blamed() -> None:
     assert not ended(this_process())
-    told = "the connection to [::1]:1456 was closed"
-    assert describe_loss(CLOSED, {1: PeerProcess("elsewhere", 1)}) == told
+    message = "the connection to [::1]:1456 was closed"
+    assert describe_loss(CLOSED, {1: PeerProcess("elsewhere", 1)}) == message
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,7 @@ def test_processes_that_live_or_are_elsewhere_are_not_blamed() -> None:
         ("", "an error without a text"),
     ],
 )
-def test_errors_are_told_in_one_line_without_places_in_the_source(
-    error: str, words: str | None
-) -> None:
+def test_errors_are_one_line_without_places_in_the_source(error: str, words: str | None) -> None:
     found = translate_error(error)
     assert ".cc" not in found and "\n" not in found
     assert words is None or found == words

@@ -29,7 +29,7 @@ def test_a_backend_that_torch_lacks(backend: str) -> None:
     assert "gloo, nccl" in str(caught.value)
 
 
-def test_a_run_that_nobody_joins() -> None:
+def test_a_run_that_no_process_joins() -> None:
     with pytest.raises(
         DistributedError, match=r"process 1 of 2 could not join the run at 127"
     ) as e:

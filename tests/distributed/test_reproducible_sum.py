@@ -46,12 +46,12 @@ def sum_in_groups(rank: int) -> list[Any]:
         if rank < size:
             communicator = Communicator(group)
             sums = [sum_shards(communicator, shards) for shards in (4, 12)]
-            foretold = sum(
+            predicted = sum(
                 OrderedSum(communicator, shards).bytes_sent(elements)
                 for shards in (4, 12)
                 for elements in SIZES
             )
-            found.append((sums, sum(communicator.sent.values()), foretold))
+            found.append((sums, sum(communicator.sent.values()), predicted))
     return found
 
 
@@ -63,8 +63,8 @@ def test_sums_are_the_same_bits_on_1_2_3_and_4_processes() -> None:
         for shards in (4, 12)
     ]
     for of_rank in found:
-        for sums, sent, foretold in of_rank:
-            assert sent == foretold
+        for sums, sent, predicted in of_rank:
+            assert sent == predicted
             for one, other in zip(sums, expected):
                 assert [each.tobytes() for each in one] == [each.tobytes() for each in other]
     assert [len(of_rank) for of_rank in found] == [4, 3, 2, 1]

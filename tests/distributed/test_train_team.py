@@ -280,8 +280,8 @@ def test_what_ends_one_process_ends_both(together: Together) -> None:
     assert "process 1 has other data than process 0" in first["other"][1]
     assert second["other"][0] is PeerFailed
     assert second["callback"] == (ValueError, "the callback is broken")
-    said = "process 1 ended the run: ValueError: the callback is broken"
-    assert first["callback"] == (PeerFailed, said)
+    message = "process 1 ended the run: ValueError: the callback is broken"
+    assert first["callback"] == (PeerFailed, message)
     for name in ("row", "nan"):
         record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
         assert record["status"] == "failed" and record["error"] == first[name][1]

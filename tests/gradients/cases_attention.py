@@ -179,11 +179,11 @@ CASES = [
     _attention("short mask", {**_FOUR, "mask": normal(4, 4)}, **_NEWER),
     _attention("past", {**_FOUR, **_PAST}, outputs=3),
     _attention("past, causal", {**_FOUR, **_PAST}, outputs=3, is_causal=1),
-    _attention("past, y alone", {**_FOUR, **_PAST}, outputs=3, returned=(0,)),
+    _attention("past, only y", {**_FOUR, **_PAST}, outputs=3, returned=(0,)),
     _attention("past, mask", {**_FOUR, **_PAST, "mask": normal(4, 8)}, outputs=3),
-    _attention("present alone", {**_FOUR, **_PAST}, outputs=3, returned=(1, 2), wrt=("k", "v")),
+    _attention("only present", {**_FOUR, **_PAST}, outputs=3, returned=(1, 2), wrt=("k", "v")),
     _attention("scores", _FOUR, outputs=4, returned=(0, 3)),
-    _attention("scores alone", _FOUR, outputs=4, returned=(3,), wrt=("q", "k")),
+    _attention("only scores", _FOUR, outputs=4, returned=(3,), wrt=("q", "k")),
     _attention(
         "scores, capped", _FOUR, outputs=4, returned=(0, 3), qk_matmul_output_mode=1, softcap=1.5
     ),

@@ -23,7 +23,7 @@ def _contrib(
     options: dict[str, Any] | None = None,
     **attributes: Any,
 ) -> Case:
-    """ONNX knows nothing of these operators: the outputs' types are said here."""
+    """ONNX knows nothing of these operators: the outputs' types are given here."""
 
     def build(op: Any, **inputs: Any) -> Any:
         given = [inputs.get(name) for name in order.split()]

@@ -15,7 +15,7 @@ MICROSOFT = "com.microsoft"
 def _fused(
     operator: str, note: str, feeds: dict[str, Any], shape: tuple[int, ...], **rest: Any
 ) -> Case:
-    """ONNX knows nothing about these operators: the shape is told."""
+    """ONNX knows nothing about these operators: the shape is given."""
     options = {name: rest.pop(name) for name in ("ort", "autograd") if name in rest}
     order = rest.pop("order", tuple(feeds))
 

@@ -30,10 +30,10 @@ X = {"x": normal(4, 5)}
 # stock onnxruntime draws a new mask in every run: its gradient is its own, not comparable
 CASES = [
     Case("Dropout", dropped(), X, "not training"),
-    Case("Dropout", dropped(TEST), X, "told not to train"),
+    Case("Dropout", dropped(TEST), X, "training_mode is False"),
     Case("Dropout", dropped(TRAIN), X, "training", ort=False),
     Case("Dropout", dropped(TRAIN, ratio=None), X, "training, the default ratio", ort=False),
-    Case("Dropout", dropped(), {**X, "train": TRAIN}, "told by a feed", ort=False),
-    Case("Dropout", dropped(), {**X, "train": TEST}, "told by a feed not to"),
+    Case("Dropout", dropped(), {**X, "train": TRAIN}, "training_mode is fed", ort=False),
+    Case("Dropout", dropped(), {**X, "train": TEST}, "training_mode is fed as False"),
     Case("onward::MaskedScale", masked, {**X, "mask": normal(4, 5, seed=1) > 0}),
 ]

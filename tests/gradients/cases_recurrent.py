@@ -51,7 +51,7 @@ def _each(operator: str) -> list[Case]:
     return [
         _layer(operator, ""),
         _layer(operator, "no bias", given=""),
-        _layer(operator, "last states alone", returned=states),
+        _layer(operator, "only last states", returned=states),
         _layer(operator, "first states", given="b" + states, returned=everything),
         _layer(operator, "reverse", given="b" + states, returned=everything, direction="reverse"),
         _layer(

@@ -26,9 +26,13 @@ def several(operator: str, make: Any, **ways: bool) -> list[Case]:
         reduce(operator, make(2, 3, 4), "two axes, dropped", [-1, 0], keepdims=0),
         reduce(operator, make(2, 3), "over none", noop_with_empty_axes=1),
         reduce(
-            operator, make(2, 3), "over none, said", np.array([], np.int64), noop_with_empty_axes=1
+            operator,
+            make(2, 3),
+            "no axes, given",
+            np.array([], np.int64),
+            noop_with_empty_axes=1,
         ),
-        reduce(operator, make(2, 3), "all axes, said", np.array([], np.int64), keepdims=0),
+        reduce(operator, make(2, 3), "all axes, given", np.array([], np.int64), keepdims=0),
         reduce(operator, make(), "rank 0", keepdims=0),
         Case(
             operator,

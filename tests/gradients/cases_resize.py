@@ -121,7 +121,7 @@ for mode in ("linear", "cubic"):
             [1, 1, 1.6, 0.7],
             mode=mode,
             exclude_outside=1,
-            ort=mode == "cubic",  # onnxruntime has it of cubic alone
+            ort=mode == "cubic",  # onnxruntime has it only of cubic
         ),
     ]
 CASES += [

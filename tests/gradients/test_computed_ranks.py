@@ -64,7 +64,7 @@ def test_parameters_are_initializers_again_afterwards() -> None:
 def test_a_model_whose_ranks_are_known_is_left_as_it_is() -> None:
     model = PREPARE(vague())
     infer_computed_ranks(model, ["s"], ["w"])
-    model.graph.append(ir.node("Neg", [made(model)["y"]]))  # which nobody reads
+    model.graph.append(ir.node("Neg", [made(model)["y"]]))  # unused
     before = list(model.graph)
     infer_computed_ranks(model, ["s"], ["w"])
     assert list(model.graph) == before

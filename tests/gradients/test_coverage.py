@@ -47,7 +47,7 @@ def test_every_rule_has_a_formula_or_a_reason() -> None:
 
 
 def test_nearly_all_default_operators_that_have_slopes_are_verified() -> None:
-    """At least 135, of the newest opset alone."""
+    """At least 135, only of the newest opset."""
     newest = {
         schema.name
         for schema in onnx.defs.get_all_schemas()

@@ -24,7 +24,7 @@ TOLERANCES = {ir.DataType.FLOAT16: 1e-2, ir.DataType.BFLOAT16: 6e-2}
 
 MISTYPED = {"MeanVarianceNormalization"}  # onnx's own function adds a float32 to any type
 UNREAD = {("SplitToSequence", ir.DataType.BFLOAT16)}  # no operator reads what it gives
-WIDE = {  # defined for float32, or for float32 and float64, alone
+WIDE = {  # defined only for float32, or for float32 and float64
     "DynamicQuantizeLinear",
     "ai.onnx.ml::ArrayFeatureExtractor",
     "ai.onnx.ml::FeatureVectorizer",

@@ -79,8 +79,8 @@ def test_stock_onnxruntime_computes_the_gradient(
         assert result.shape == expected[name].shape
         atol = case.ort_tolerance * scale
         np.testing.assert_allclose(result, expected[name], rtol=0, atol=atol, err_msg=name)
-    said = [line for line in capfd.readouterr().err.splitlines() if "onnxruntime" in line]
-    assert [line for line in said if "roialign.h" not in line] == []  # it says so of any RoiAlign
+    lines = [line for line in capfd.readouterr().err.splitlines() if "onnxruntime" in line]
+    assert [line for line in lines if "roialign.h" not in line] == []  # it says so of any RoiAlign
 
 
 @pytest.mark.sampled("case.operator")

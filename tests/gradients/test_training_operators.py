@@ -143,7 +143,7 @@ def test_a_gradient_of_a_gradient_is_the_second_derivative() -> None:
 
 
 def test_names_survive_an_upgrade_of_their_nodes() -> None:
-    """Softmax of opset 11 is written anew in opset 13."""
+    """Softmax of opset 11 is rewritten in opset 13."""
     body = f'{{ h = Softmax(x) y = Mul(h, h) dx = {DOMAIN}.Gradient<xs=["h"], y="y">(h) }}'
     model = parse(body, "float[2,3] x")
     model.opset_import[0].version = 11

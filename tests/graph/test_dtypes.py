@@ -57,7 +57,7 @@ def test_numpy_type_is_the_inverse_of_ort_type() -> None:
     assert numpy_type("seq(tensor(float))") is None
 
 
-def test_the_table_needs_numpy_alone() -> None:
+def test_the_table_needs_only_numpy() -> None:
     code = "import sys, onward.graph.dtypes; print('ml_dtypes' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"

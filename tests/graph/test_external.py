@@ -21,7 +21,7 @@ from tests.graph.test_files import save_external, weight
 
 
 def given(path: Path, **entries: object) -> Path:
-    """The model at this path, told otherwise where its weight lies."""
+    """The model at this path, with another location of its weight."""
     proto = onnx.load(path, load_external_data=False)
     (tensor,) = proto.graph.initializer
     for key, value in entries.items():

@@ -25,7 +25,7 @@ def tiny() -> ir.Model:
 
 
 def save_external(folder: Path, location: str = "w.bin") -> Path:
-    """A model whose weight lies in a file beside it; `location` is what the model says."""
+    """A model whose weight lies in a file next to it; `location` is what the model says."""
     proto = ir.to_proto(tiny())
     (tensor,) = proto.graph.initializer
     (folder / "w.bin").write_bytes(tensor.raw_data)

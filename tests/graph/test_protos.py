@@ -21,7 +21,7 @@ SCORES = ir.SequenceType(MapType(ir.DataType.INT64, ir.TensorType(ir.DataType.FL
 def test_a_list_of_maps_is_read_with_its_type() -> None:
     output = load(zipped_classifier()).graph.outputs[1]
     assert output.type == SCORES
-    assert output.dtype == ir.DataType.UNDEFINED  # nobody takes it for a tensor
+    assert output.dtype == ir.DataType.UNDEFINED  # it is not taken for a tensor
 
 
 def test_a_map_input_is_read_with_its_type() -> None:

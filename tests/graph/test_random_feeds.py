@@ -8,9 +8,9 @@ import pytest
 from onward.errors import FeedError, OptionError
 from onward.graph.random_feeds import (
     check_sizes,
+    dynamic_names,
     input_shapes,
     names_of_size,
-    open_names,
     random_feeds,
 )
 from onward.graph.signature import NodeArg
@@ -18,11 +18,11 @@ from onward.graph.signature import NodeArg
 X = NodeArg("x", "tensor(float)", ["batch", 3, None])
 
 
-def test_an_open_dimension_has_its_name_and_its_place() -> None:
+def test_a_dynamic_dimension_has_its_name_and_its_place() -> None:
     assert names_of_size("x", 0, "batch") == ["x:0", "batch"]
     assert names_of_size("x", 2, None) == ["x:2"]
     assert names_of_size("x", 1, 3) == []
-    assert open_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
+    assert dynamic_names([("x", X.shape), ("y", None)]) == {"x:0", "batch", "x:2"}
 
 
 def test_sizes_by_place_override_sizes_by_name() -> None:
@@ -48,12 +48,12 @@ def test_a_size_of_an_unknown_dimension_is_refused(known: list[str], law: str) -
 INPUTS = [("x", "tensor(float)", ["batch", 3, None]), ("s", "tensor(int64)", [])]
 
 
-def test_sizes_fill_open_dimensions_by_name_or_by_place() -> None:
+def test_sizes_fill_dynamic_dimensions_by_name_or_by_place() -> None:
     assert input_shapes(INPUTS, {"batch": 2, "x:2": 5}) == {"x": (2, 3, 5), "s": ()}
 
 
-def test_an_open_dimension_without_a_size_is_named() -> None:
-    with pytest.raises(OptionError, match=r"'batch' of input 'x', 'x:2' are open.*\ngive each"):
+def test_a_dynamic_dimension_without_a_size_is_named() -> None:
+    with pytest.raises(OptionError, match=r"'batch' of input 'x', 'x:2' are unknown.*\ngive each"):
         input_shapes(INPUTS, {})
 
 

@@ -126,7 +126,7 @@ def test_a_shape_that_differs_is_a_reason() -> None:
 
 def test_models_without_a_common_input_are_refused() -> None:
     other: Any = net(head="float[n,4] x, float[n,4] extra")
-    with pytest.raises(FeedError, match="input 'extra' is in one model alone: x against x, extra"):
+    with pytest.raises(FeedError, match="input 'extra' is in only one model: x against x, extra"):
         compare_models(net(), other, X)
 
 
@@ -136,7 +136,7 @@ def test_an_output_of_only_one_model_is_noted() -> None:
 
     comparison = compare_models(net(), net(more), X)
     assert comparison.same
-    assert comparison.notes == ["output 'k' is in one model alone, and not compared"]
+    assert comparison.notes == ["output 'k' is in only one model, and not compared"]
 
 
 def test_text_is_compared_too() -> None:

@@ -36,9 +36,9 @@ def test_answers_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:
-    told: list[str] = []
-    operators([REFERENCE], folder=tmp_path, progress=told.append)
-    assert told == [REFERENCE]
+    shown: list[str] = []
+    operators([REFERENCE], folder=tmp_path, progress=shown.append)
+    assert shown == [REFERENCE]
 
 
 def test_every_operator_has_an_example_of_the_newest_opset() -> None:

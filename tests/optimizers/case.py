@@ -133,5 +133,5 @@ def distance(found: Tensors, expected: Tensors) -> float:
 
 
 def passes(model: ir.Model) -> int:
-    """How many nodes go over a vector; what makes scalars costs nothing beside them."""
+    """How many nodes go over a vector; nodes that make scalars are not counted."""
     return sum(len(node.outputs[0].shape or ()) > 0 for node in model.graph)

@@ -57,7 +57,7 @@ def test_loop_without_invariants_has_the_same_outputs(trips: int) -> None:
 LOOP_BYTES = onnx.parser.parse_model(LOOP).SerializeToString()
 
 
-def test_a_loop_of_invariants_alone_stays_a_loop() -> None:
+def test_a_loop_of_only_invariants_stays_a_loop() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[2] x, int64 n) => (float[2] y) {

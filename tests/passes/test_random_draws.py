@@ -244,7 +244,7 @@ def test_functions_are_removed_after_feeding() -> None:
     assert {node.domain for node in model.graph} == {""}
 
 
-def test_tensor_used_for_its_shape_alone_stays() -> None:
+def test_tensor_used_only_for_its_shape_stays() -> None:
     """A user may refer to its weights, even if they are unused."""
 
     def build(op: OpBuilder, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tensors that a step replaces by values of the graph, beside BatchNormalization's statistics."""
+"""Tensors that a step replaces by values of the graph, in addition to BatchNormalization's."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def real(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def network(dtype: Any = np.float32) -> ir.Model:
-    """Linear, BatchNormalization, Dropout, linear; and a loss beside the logits."""
+    """Linear, BatchNormalization, Dropout, linear; and a loss in addition to the logits."""
     op = OpBuilder(opset=17)
     x, labels = op.input("x", dtype, ("n", 4)), op.input("labels", "int64", ("n",))
     first = op.initializer("first", real(4, 3).astype(dtype))
@@ -239,7 +239,7 @@ def test_the_ir_version_rises_if_weights_are_not_inputs() -> None:
 
 
 def test_initializers_that_are_inputs_too_stay_so() -> None:
-    """As they had to before IR version 4; those that nobody needs go from both lists."""
+    """As they had to before IR version 4; unused ones go from both lists."""
     text = """
         <ir_version: 3, opset_import: ["" : 8]>
         g (float[n, 2] x, float[2] w, float[2] u) => (float[n, 2] y, float[n, 2] z)

@@ -42,7 +42,7 @@ def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("optimizer", [optimizers.SGD(lr=0.1), optimizers.Adagrad(lr=0.1)])
 @pytest.mark.parametrize("options", [{}, {"clip_norm": 1.0}, {"precision": "bf16"}])
-def test_a_table_is_updated_alone(optimizer: Any, options: dict[str, Any]) -> None:
+def test_a_table_has_an_update_of_its_own(optimizer: Any, options: dict[str, Any]) -> None:
     layouts = program(optimizer, **options).layout.updates
     assert [(each.parameters, each.sparse) for each in layouts] == [
         (("head",), False),

@@ -34,7 +34,7 @@ def parsed(graph: str, opset: int = 21) -> bytes:
 
 
 def alone(model: Any, given: dict[str, Any] | None = None, **options: Any) -> Any:
-    """A session in which nobody but OpenVINO may run anything."""
+    """A session in which only OpenVINO runs nodes."""
     settings = onward.SessionOptions(disable_fallback=True, **options)
     return onward.InferenceSession(model, settings, [(NAME, given or {})])
 

@@ -170,7 +170,7 @@ def test_node_is_refused_only_where_the_defect_was_seen(name: str, seen: str) ->
     ]
     assert refused == [seen]
     unknown = Platform("2026.4.1", "riscv64")
-    assert is_refused(model, unknown)  # nobody has tried
+    assert is_refused(model, unknown)  # it was not tried
 
 
 @pytest.mark.parametrize("architecture", TESTED_ARCHITECTURES)

@@ -49,7 +49,10 @@ def test_module_is_loaded_by_file_and_by_import(code: Path) -> None:
         ("no_such_package:Net", "no_such_package cannot be imported"),
         ("small_net:number", "is int, not a torch.nn.Module"),
         ("small_net:make", "cannot be made: TypeError.*width.*\ngive its arguments"),
-        ("small_net.py", "no folder, and no module of Python\nwrite package.module:attribute"),
+        (
+            "small_net.py",
+            "not a Python module\nwrite package.module:attribute",
+        ),
         (".", "has no config.json"),
     ],
 )

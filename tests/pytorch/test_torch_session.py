@@ -191,7 +191,7 @@ def test_language_model_returns_its_own_loss() -> None:
     same(module, expected)
 
 
-def test_dropout_drops_in_steps_alone() -> None:
+def test_dropout_drops_only_in_steps() -> None:
     module = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5))
     session = onward.TrainingSession.from_torch(
         onward.Module(module), losses.MSE(), optimizers.SGD(lr=0.0), example=torch.ones(4, 4)

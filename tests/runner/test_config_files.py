@@ -23,7 +23,7 @@ NAMES = list(TrainConfig.model_fields)
 
 @cache
 def values(name: str) -> st.SearchStrategy[Any]:
-    """Values of a setting, made from its type alone; the config may refuse a number."""
+    """Values of a setting, made only from its type; the config may refuse a number."""
     kind = setting_kind(TrainConfig, name)
     texts = st.text(st.characters(codec="utf-8"), max_size=6)
     names = st.sampled_from(kind.choices) if kind.choices else texts

@@ -100,7 +100,7 @@ def test_each_has_its_own_result() -> None:
     assert run_team(lambda team: run_on_all(team, lambda: team.rank * 2)) == [0, 2, 4]
 
 
-def test_what_one_asks_all_know() -> None:
+def test_a_request_of_one_process_reaches_all() -> None:
     assert run_team(lambda team: run_and_ask(team, lambda: 1, team.rank == 2)) == [(1, True)] * 3
 
 
@@ -112,21 +112,21 @@ def test_an_error_of_the_first_process_is_its_own() -> None:
         assert str(each) == "process 0 ended the run: row 0 is broken"
 
 
-def test_an_error_of_another_process_is_told_by_the_first() -> None:
+def test_the_first_process_reports_the_error_of_another() -> None:
     first, *others = run_team(lambda team: run_on_all(team, lambda: fail_on(2)(team)))
     assert type(first) is DistributedError and str(first) == "process 2: row 2 is broken"
     assert [type(each) for each in others] == [PeerFailed, PeerFailed]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_lost_process_is_explained(told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_lost_process_is_explained(reported: bool) -> None:
     room = Room(2)
-    if told:
+    if reported:
         with pytest.raises(ValueError, match="broken"), ending_together(ThreadTeam(room, 1)):
             raise ValueError("broken")
     for rank in range(2):
-        expected = PeerFailed if told or rank else PeerLost
+        expected = PeerFailed if reported or rank else PeerLost
         with pytest.raises(expected) as caught, ending_together(ThreadTeam(room, rank)):
             raise PeerLost("a process is gone")
         assert type(caught.value) is expected
-        assert str(caught.value) == ("process 1: broken" if told else "a process is gone")
+        assert str(caught.value) == ("process 1: broken" if reported else "a process is gone")

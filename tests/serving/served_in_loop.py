@@ -32,7 +32,7 @@ class Clock:
 
 
 class Log(NoObserver):
-    """An observer that keeps what it is told."""
+    """An observer that keeps what it was called with."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, RequestTimes, Exception | None]] = []

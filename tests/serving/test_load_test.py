@@ -292,7 +292,7 @@ def test_requests_of_a_file_of_json_lines(tmp_path: Path) -> None:
         ("r.jsonl", '{"z": 1}', "the requests feed z, but the model's inputs are x"),
         ("r.jsonl", '{"inputs": [{"name": "x"}]}', "an input needs name, datatype, shape and data"),
         ("r.jsonl", "\n", "has no request"),
-        ("r.txt", "", "is no file of requests"),
+        ("r.txt", "", "is not a file of requests"),
     ],
 )
 def test_files_that_are_no_requests(tmp_path: Path, name: str, text: str, words: str) -> None:

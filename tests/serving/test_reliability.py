@@ -84,7 +84,7 @@ def test_an_overload_that_is_not_shed_is_found() -> None:
 
 
 @pytest.mark.integration
-def test_hostile_connections_harm_nobody() -> None:
+def test_hostile_connections_do_not_harm_other_requests() -> None:
     found = hostile_connections.attack_all(5, 0.3, ATTACKS, SERVER)
     assert not [fault for fault in found.tally.faults if "p99 rose" not in fault]
     assert found.requests and found.ends["closed"] < found.ends.total()

@@ -268,7 +268,7 @@ def test_terminate_ends_a_run_with_dlpack(name: str) -> None:
         session.run_with_dlpack(None, {"x": torch.from_numpy(X)}, run_options)
 
 
-def test_an_operator_that_onnxruntime_alone_fails_at_moves() -> None:
+def test_an_operator_that_only_onnxruntime_fails_at_moves() -> None:
     body = "axes = Constant<value_ints=[0]>() y = ReduceMax<keepdims=0>(x, axes)"
     session = onward.InferenceSession(
         parsed(body, "bool[n, 2] x", "bool[2] y"), onward.SessionOptions(log_severity_level=4)

@@ -60,7 +60,7 @@ def test_the_layout_is_guessed_from_the_shape(tmp_path: Path, shape: Any, expect
     assert feed(picture(tmp_path / "a.png"), shape).shape == expected
 
 
-def test_open_sizes_can_be_given(tmp_path: Path) -> None:
+def test_dynamic_sizes_can_be_given(tmp_path: Path) -> None:
     shape = ["n", 3, "h", "w"]
     pixels = feed(picture(tmp_path / "a.png"), shape, sizes={"h": 10, "image:3": 12})
     assert pixels.shape == (1, 3, 10, 12)

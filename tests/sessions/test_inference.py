@@ -733,7 +733,7 @@ def test_failing_run_does_not_load_torch() -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_operator_that_onnxruntime_alone_fails_at_moves() -> None:
+def test_operator_that_only_onnxruntime_fails_at_moves() -> None:
     pytest.importorskip("torch")
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 20]> g (bool[n, 2] x) => (bool[2] y) '

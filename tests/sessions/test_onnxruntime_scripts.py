@@ -331,6 +331,6 @@ def test_a_lora_adapter_is_active_for_a_run(tmp_path: Path) -> None:
     assert session.run(None, {"x": x})[0].tolist() == [2, 2]
     assert session.run(None, {"x": x}, options)[0].tolist() == [6, 6]
     other = onward.InferenceSession(adds_weight(), providers=["ReferenceExecutionProvider"])
-    law = r"active adapters: onnxruntime does not run this model as a whole\nlist its providers"
+    law = r"active adapters: onnxruntime does not run this model as a whole\nlist only its provid"
     with pytest.raises(OptionError, match=law):
         other.run(None, {"x": x}, options)

@@ -19,7 +19,7 @@ from onward.optimizers import SGD
 from onward.sessions.training.session import TrainingSession
 from onward.training.artifacts import LossType, OptimType, generate_artifacts
 from tests.passes.exporters.test_provenance import Recurrent
-from tests.passes.exporters.test_provenance import model as said
+from tests.passes.exporters.test_provenance import model as plain_model
 from tests.passes.exporters.test_restore_parameters import CASES
 from tests.programs.test_select import branches, compared
 from tests.sessions.training.exported_models import exported
@@ -33,7 +33,7 @@ def written(model: Any, folder: Path) -> Loop:
     return Loop(folder)
 
 
-@pytest.mark.parametrize("make", [said, compared, branches, *CASES])
+@pytest.mark.parametrize("make", [plain_model, compared, branches, *CASES])
 def test_default_parameters_match_a_session(make: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = exported(CASES[make][0](), CASES[make][1]) if make in CASES else make()

@@ -106,8 +106,8 @@ TUNING = """
         moved = onnx.GraphProto(input=[x, mask, state, *others])
         del made.graph.input[:]
         made.graph.input.extend(moved.input)
-        beside = dict(save_as_external_data=True, location=path + ".data", size_threshold=99)
-        onnx.save(made, path, **beside)
+        external = dict(save_as_external_data=True, location=path + ".data", size_threshold=99)
+        onnx.save(made, path, **external)
     onnxblock.save_checkpoint(parameters, "checkpoint")
 
     state = CheckpointState.load_checkpoint("checkpoint")

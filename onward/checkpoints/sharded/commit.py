@@ -52,7 +52,7 @@ def commit(
         digests: what `write_part` returned, by rank
         properties: anything that JSON has
         lease: the right to commit; RunFenced if another group has taken the run over
-        metric: to tell which checkpoint is the best
+        metric: decides which checkpoint is the best
         retention: which older ones stay; None: all
         damaged: folders of checkpoints that are known to be damaged, which are not kept
         disk: the file operations

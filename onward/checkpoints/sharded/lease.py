@@ -84,7 +84,7 @@ def check_lease(lease: Lease, what: str, disk: Disk) -> None:
 
 
 def _owner(path: Path, disk: Disk) -> str:
-    """Who took a token, in words, as far as its file tells."""
+    """Who took a token, in words, as far as its file says."""
     try:
         return str(json.loads(read_digested_bytes(path, disk))["owner"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -114,7 +114,7 @@ def open_newest(folder: StrPath, *, disk: Disk = DISK) -> ShardedCheckpoint | No
 def read_newest(folder: StrPath, *, disk: Disk = DISK) -> Checkpoint | None:
     """The newest checkpoint of a folder with all of its tensors whole, verified.
 
-    If the processes that train remove it meanwhile, the one after it is read.
+    If the processes that train remove it while it is read, the one after it is read.
     """
     found = open_newest(folder, disk=disk)
     try:
@@ -148,7 +148,7 @@ def _open_first(
     try:
         found, problems = find_good(folder, order(listed), attempt)
     except CheckpointCorrupt:
-        if list_checkpoints(folder, disk=disk) != listed:  # another process changed it meanwhile
+        if list_checkpoints(folder, disk=disk) != listed:  # another process changed it
             return _open_first(folder, order, disk)
         raise
     if problems and list_checkpoints(folder, disk=disk) != listed:

@@ -1,6 +1,6 @@
 """Write the part of a checkpoint that one rank writes: a tensor file of pieces.
 
-Its tensors are 1-D, named `tensor[start:stop]`; its properties tell which pieces they are, so that
+Its tensors are 1-D, named `tensor[start:stop]`; its properties say which pieces they are, so that
 a part describes itself.
 """
 

@@ -2,7 +2,7 @@
 
     runs/7/step-000000000100-token-2-save-5/part-00000.safetensors, ..., manifest.json
 
-A folder without a manifest is no checkpoint: its save was not committed, or is not yet.
+A folder without a manifest is not a checkpoint: its save was not committed, or is not yet.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class ShardedCheckpoint:
                         self._verified.add((file, entry))
 
     def trust(self) -> None:
-        """Verify no more: other processes have, and told so."""
+        """Do not verify again: other processes have."""
         for tensor in self.manifest.tensors.values():
             self._verified |= {(piece.file, piece.entry) for piece in tensor.pieces}
 

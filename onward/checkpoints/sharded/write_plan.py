@@ -1,8 +1,9 @@
 """Plan which process writes which range, so that every element is written once.
 
-What one process alone holds, that one writes. What several hold (replicated tensors, the equal
-shards of hybrid sharding) they share: large ranges are cut evenly, small ones go to whoever has the
-fewest bytes to write. The plan is a function of what is held, so that all processes compute it.
+What only one process holds, that one writes. What several hold (replicated tensors, the equal
+shards of hybrid sharding) they share: large ranges are cut evenly, small ones go to the process
+with the fewest bytes to write. The plan is a function of what is held, so that all processes
+compute it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def make_pairs(
         if unknown := [name for name in losses if name not in chosen]:
             hint = suggest_names(unknown[0], chosen, "they are")
             raise OptionError(
-                f"loss names {unknown[0]!r}, which is none of the compared outputs\n{hint}"
+                f"loss names {unknown[0]!r}, which is not one of the compared outputs\n{hint}"
             )
         chosen = {name: others for name, others in chosen.items() if name in losses}
     found = []

@@ -69,7 +69,7 @@ def distill(
     progress: Progress = no_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> Report:
-    """Train a student so that it answers like its teacher; the report's model is the student alone.
+    """Train a student so that it answers like its teacher; the report's model is only the student.
 
     Args:
         teacher: a model, or several, whose answers are averaged
@@ -123,7 +123,7 @@ def distill(
         for place, model in enumerate(models)
     ]
     progress("read the data", 0.0, None)
-    labels = None if alpha == 1 and test is not None else target  # the test data alone needs them
+    labels = None if alpha == 1 and test is not None else target  # only the test data needs them
     calibration = read_data(data, mine, models, labels, batch, seed)
     measured_on = calibration if test is None else read_data(test, mine, models, target, batch, 0)
     batches = StoredBatches(calibration, seed)

@@ -156,7 +156,7 @@ def _match(earlier: ir.Value, later: ir.Value, kinds: Kinds) -> _Match | None:
 
 
 def _is_layer(chain: Chain) -> bool:
-    """Whether layers have weights, keep the shape, and are read through their outputs alone."""
+    """Whether layers have weights, keep the shape, and are read only through their outputs."""
     for nodes, begin, end in zip(chain.nodes, chain.ends, chain.ends[1:]):
         types = {begin.dtype, end.dtype} - {None}
         if len(types) > 1 or not _may_be_equal(begin.shape, end.shape):

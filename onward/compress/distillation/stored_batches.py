@@ -14,7 +14,7 @@ _MEMORY = 256 << 20  # bytes of batches that stay in memory; the others go to di
 
 
 class StoredBatches:
-    """Batches in an order that depends on the seed and the step alone.
+    """Batches in an order that depends only on the seed and the step.
 
     The first epoch reads the data in its order; the later ones shuffle the batches.
     """

@@ -30,7 +30,7 @@ from onward.compress.early_exits.training import (
     train_head,
     train_together,
 )
-from onward.compress.progress_steps import Progress
+from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.report import Report
 from onward.errors import DataError, OptionError
 from onward.graph.files import Source
@@ -70,7 +70,7 @@ def add_exits(
         model: a classifier; the original is not changed
         at: the names of inner values, or of the nodes that make them
         output: the scores that exits answer; None: the model's first output
-        data: rows with the model's inputs. None: heads stay untrained, and nobody leaves
+        data: rows with the model's inputs. None: heads stay untrained, and no row leaves
         target: the column of the labels
         drop: the share of rows whose answer may become wrong: 0.002 is 0.2 points of accuracy.
             Without labels: the share of rows that may get another answer than the network's
@@ -89,8 +89,8 @@ def add_exits(
     """
     drop = to_share(drop)
     _check_options(drop, criterion, hidden, steps, seconds)
-    tell = progress or (lambda what, done, total: None)
-    tell("reading the model", 0, None)
+    show = progress or no_progress
+    show("reading the model", 0, None)
     network, rows = prepare_network(
         model,
         at,
@@ -103,12 +103,12 @@ def add_exits(
     )
     if data is None:
         return report_untrained(network, criterion, hidden, exit_output, seed)
-    tell("running the network on the data", 0, None)
+    show("running the network on the data", 0, None)
     original = collect_answers(
         network.model, network.scores, network.heads, rows.labelled_batches(), network.axes
     )
     held = _held_out(len(original.scores), seed)
-    trained = _train_frozen(network, original, held, hidden, steps, seconds, seed, tell)
+    trained = _train_frozen(network, original, held, hidden, steps, seconds, seed, show)
     best = _choose(network, trained, original, original, held, criterion, drop)
     if not frozen:
         together = _train_together(
@@ -123,7 +123,7 @@ def add_exits(
         )
         other = _choose(*together, answers, original, held, criterion, drop)
         best = other if other.chosen.cost < best.chosen.cost else best
-    tell("measuring", 0, None)
+    show("measuring", 0, None)
     return report_exits(
         best,
         original.rows(held),
@@ -184,12 +184,12 @@ def _train_frozen(
     steps: int | None,
     seconds: float | None,
     seed: int,
-    tell: Progress,
+    show: Progress,
 ) -> list[Head]:
     part = answers.rows(~held)
     heads = []
     for number, head in enumerate(network.heads):
-        tell(f"training the exit at {head.name}", number, len(network.heads))
+        show(f"training the exit at {head.name}", number, len(network.heads))
         heads.append(
             train_head(
                 part.features[number],

@@ -105,7 +105,7 @@ def _axis_of(two: Any, three: Any) -> int | None:
 
 
 def shape_derived(nodes: Sequence[ir.Node]) -> set[ir.Value]:
-    """Values that are computed from the shapes of others alone."""
+    """Values that are computed only from the shapes of others."""
     found: set[ir.Value] = set()
     for node in nodes:
         inputs = [value for value in node.inputs if value is not None]

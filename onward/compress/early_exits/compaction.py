@@ -137,9 +137,9 @@ class Compaction:
             return stay
         op = self._op
         chosen = op.Cast(stay, to=int(ir.DataType.INT32))
-        nobody = op.Equal(op.ReduceMax(chosen, [0], keepdims=1), np.int32(0))
+        none_stay = op.Equal(op.ReduceMax(chosen, [0], keepdims=1), np.int32(0))
         first = op.Equal(op.arange(op.Shape(stay)), np.int64(0))
-        kept: ir.Value = op.Or(stay, op.And(first, nobody))
+        kept: ir.Value = op.Or(stay, op.And(first, none_stay))
         return kept
 
     def _compact_inputs(self, node: ir.Node, stage: int) -> None:

@@ -59,8 +59,8 @@ def report_exits(
 ) -> Report:
     """Write the model, time it on feeds, and report. `original` has the held-out rows."""
     model, keep_one = write_exits(best.network, best.heads, criterion, exit_output=exit_output)
-    opened = replace(best.network, fixed_batch=None)
-    timed, _ = write_exits(opened, best.heads, criterion, exit_output=exit_output)
+    dynamic = replace(best.network, fixed_batch=None)
+    timed, _ = write_exits(dynamic, best.heads, criterion, exit_output=exit_output)
     times = time_in_turns({"before": before, "after": timed}, feeds, seconds=_SECONDS)
     labels = original.labels
     truth = labels if labels is not None else original.scores.argmax(axis=1)
@@ -111,7 +111,7 @@ def report_exits(
 def report_untrained(
     network: ExitNetwork, criterion: str, hidden: int, exit_output: bool, seed: int
 ) -> Report:
-    """A model whose heads have random weights and whose thresholds let nobody leave."""
+    """A model whose heads have random weights and whose thresholds let no row leave."""
     rng = np.random.default_rng(seed)
     heads = [
         replace(
@@ -122,7 +122,7 @@ def report_untrained(
         for head in network.heads
     ]
     model, keep_one = write_exits(network, heads, criterion, exit_output=exit_output)
-    note = "no data: the heads are untrained and nobody leaves; give data to train them"
+    note = "no data: the heads are untrained and no row leaves; give data to train them"
     return Report(
         task="early-exit",
         model=model,
@@ -168,7 +168,7 @@ def _notes(
     ]
     if exits[-1]["share"] == 1:
         return [
-            f"nobody leaves: no threshold keeps the budget of {drop:.2%}; put the exits later, "
+            f"no row leaves: no threshold keeps the budget of {drop:.2%}; put the exits later, "
             "give more data, or try hidden=64 or frozen=False"
         ]
     notes.append(f"{exits[-1]['share']:.1%} go to the end")

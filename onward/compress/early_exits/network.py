@@ -10,6 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Array, Calibration, Feeds
+from onward.compress.dynamic_batch import (
+    check_axes,
+    input_axes,
+    make_fixed_batch_dynamic,
+    make_observed_reshapes_dynamic,
+    restore_fixed_batch,
+)
 from onward.compress.early_exits.batch_facts import (
     BatchFacts,
     open_session,
@@ -22,13 +29,6 @@ from onward.compress.early_exits.compaction import (
     Stages,
     crossing_values,
     divide,
-)
-from onward.compress.early_exits.dynamic_batch import (
-    check_axes,
-    input_axes,
-    make_fixed_batch_dynamic,
-    make_observed_reshapes_dynamic,
-    restore_fixed_batch,
 )
 from onward.compress.early_exits.heads import (
     Head,
@@ -58,8 +58,8 @@ class ExitNetwork:
     """A prepared classifier and where its exits are.
 
     Attributes:
-        model: prepared, with an open batch
-        fixed_batch: the batch that the original fixes; None if it is open
+        model: prepared, with a dynamic batch
+        fixed_batch: the batch that the original fixes; None if it is dynamic
         axes: the batch axis of each input
         scores: the name of the value that exits answer
         classes: the number of scores of a row
@@ -114,7 +114,7 @@ def prepare_network(
             raise
         raise UnsupportedModel(
             f"the model fixes its batch of {fixed} and does not run with others: "
-            f"{str(error).splitlines()[0]}\nexport it with an open batch"
+            f"{str(error).splitlines()[0]}\nexport it with a dynamic batch"
         ) from error
     sample = _sample_shapes(model, [scores, *stages.cuts], feeds, axes)
     classes = _check_scores(scores, facts, sample[0])
@@ -319,7 +319,7 @@ def set_thresholds(model: ir.Model, thresholds: Sequence[float]) -> ir.Model:
 
 
 def _check(network: ExitNetwork, model: ir.Model, heads: Sequence[Head], criterion: str) -> None:
-    """Try it with nobody, some and all rows leaving: rows that go on must be unchanged."""
+    """Try it with no, some and all rows leaving: rows that go on must be unchanged."""
     names = [str(v.name) for v in network.model.graph.outputs]
     expected = open_session(network.model).run(names, network.feeds)
     probe = collect_answers(

@@ -25,7 +25,7 @@ from onward.compress.edge.ort_format import (
     write_operator_config,
 )
 from onward.compress.edge.targets import Target, check_target, find_target
-from onward.compress.progress_steps import Progress
+from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import FileExists, OptionError, UnsupportedModel
 from onward.formatting import show_bytes, show_seconds
 from onward.graph.dtypes import numpy_type
@@ -120,7 +120,7 @@ def export_for_edge(
         progress: called with what begins now, how much is done, and of how much
     """
     place = find_target(target)
-    tell = progress or (lambda what, done, total: None)
+    show = progress or no_progress
     if measure and target not in _MEASURED:
         raise OptionError(
             f"only {', '.join(_MEASURED)} can be measured here, not {target}\nleave measure out"
@@ -129,19 +129,19 @@ def export_for_edge(
         find_package(node_modules)
     where = Path(folder)
     _check_folder(where, overwrite)
-    tell("reading the model", 0, None)
+    show("reading the model", 0, None)
     original = load(model)
     check_target(original, place, webgpu=webgpu)
-    models = {ORIGINAL: original, **_candidates(candidates, original, place, webgpu, tell)}
+    models = {ORIGINAL: original, **_candidates(candidates, original, place, webgpu, show)}
     times: Mapping[str, NodeTime] = {}
     chosen = next((name for name in models if name != ORIGINAL), ORIGINAL)
     notes: list[str] = []
     if measure:
-        tell("measuring in Node", 0, None)
+        show("measuring in Node", 0, None)
         feeds = _feeds(original, data, batch, sizes)
         times = time_in_node(models, feeds, seconds=seconds, node_modules=node_modules)
         chosen, notes = _pick(times, package_version(find_package(node_modules)))
-    tell("writing", 0, None)
+    show("writing", 0, None)
     return _write(models[chosen], place, where, chosen, times, notes)
 
 
@@ -157,12 +157,12 @@ def _candidates(
     original: ir.Model,
     target: Target,
     webgpu: bool,
-    tell: Progress,
+    show: Progress,
 ) -> dict[str, ir.Model]:
     if given is None:
         return {}
     if callable(given):
-        tell("making candidates", 0, None)
+        show("making candidates", 0, None)
         given = given(original)
     found = {}
     for name, source in given.items():
@@ -273,7 +273,7 @@ def _port(value: ir.Value) -> Port:
     dtype = numpy_type(arg.type)
     if dtype is None:
         raise UnsupportedModel(
-            f"{value.name!r} is a {arg.type}: loaders feed tensors alone\nchoose another target"
+            f"{value.name!r} is a {arg.type}: loaders feed only tensors\nchoose another target"
         )
     kind = "string" if dtype.kind == "O" else dtype.name
     sizes = tuple(

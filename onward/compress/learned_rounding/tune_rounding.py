@@ -24,7 +24,7 @@ from onward.compress.distillation.stored_batches import StoredBatches
 from onward.compress.distillation.student_training import Limits, TrainedStudent, train_student
 from onward.compress.distillation.teacher_outputs import model_digest
 from onward.compress.distillation.trimmed_batches import training_batches, trimmed_batches
-from onward.compress.learned_rounding.dynamic_batch import fixed_rows, make_batch_dynamic
+from onward.compress.dynamic_batch import dynamic_batch_copy, fixed_batch
 from onward.compress.learned_rounding.fit_layers import fit_layers
 from onward.compress.learned_rounding.loss_on_data import LossOnData, target_name
 from onward.compress.learned_rounding.quantized_weights import find_weights
@@ -120,9 +120,9 @@ def learn_rounding(
         if value > reached:
             best, reached = fitted, value
     left = None if tune.seconds is None else max(tune.seconds - (clock() - start), 1.0)
-    twin, opened, batches = _for_training(best, teacher, learned, tune)
+    twin, dynamic_teacher, batches = _for_training(best, teacher, learned, tune)
     try:
-        trained = _train(twin, opened, batches, tune, left, progress, clock)
+        trained = _train(twin, dynamic_teacher, batches, tune, left, progress, clock)
     except NotFinite as error:
         note = f"tuning ended early: {str(error).splitlines()[0]}; a lower learning rate may help"
     else:
@@ -180,16 +180,16 @@ def _for_training(
     """The twin, the teacher and the data in batches of enough rows."""
     rows = tune.batch or ROWS
     twin = make_twin(quantized, teacher)
-    if fixed_rows(quantized) is not None:
+    if fixed_batch(quantized) is not None:
         first = data.first()
-        opened = [make_batch_dynamic(model, first) for model in (quantized, teacher)]
-        if opened[0] is None or opened[1] is None:
+        dynamic = [dynamic_batch_copy(model, first) for model in (quantized, teacher)]
+        if dynamic[0] is None or dynamic[1] is None:
             return twin, teacher, data
-        twin = dataclasses.replace(make_twin(opened[0], teacher), quantized=quantized)
-        teacher = opened[1]
+        twin = dataclasses.replace(make_twin(dynamic[0], teacher), quantized=quantized)
+        teacher = dynamic[1]
     inputs = InferenceSession(teacher, SessionOptions(log_severity_level=4)).get_inputs()
-    opened_data = Calibration(data.labelled_batches, inputs, target=data.target)
-    return twin, teacher, training_batches(teacher, opened_data, rows)
+    joined = Calibration(data.labelled_batches, inputs, target=data.target)
+    return twin, teacher, training_batches(teacher, joined, rows)
 
 
 def _train(

@@ -1,4 +1,4 @@
-"""Twin: a quantized model whose integers and scales can be trained, and the way back.
+"""Twin: a quantized model whose integers and scales can be trained, and the inverse.
 
     twin = make_twin(quantized, original)
     session = TrainingSession(twin.model, loss, optimizer, {"trainable": twin.parameters})

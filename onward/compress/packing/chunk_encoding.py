@@ -124,9 +124,9 @@ _SPLITS: dict[int, Callable[[Array], Sequence[bytes]]] = {
 
 
 def _encode_plane(plane: Array) -> bytes:
-    """A plane, deflated in the better of two ways if that makes it smaller."""
+    """A plane, deflated with the better of two settings if that makes it smaller."""
     sample = plane[len(plane) // 2 :][:_SAMPLE].tobytes()
-    sizes = {way: len(_deflate(sample, way)) for way in (_HUFFMAN, _MATCHES)}
+    sizes = {each: len(_deflate(sample, each)) for each in (_HUFFMAN, _MATCHES)}
     best = min(sizes, key=sizes.__getitem__)
     if sizes[best] <= _WORTH * len(sample):
         deflated = _deflate(plane.tobytes(), best)
@@ -180,8 +180,8 @@ def _pack_quarters(numbers: Array) -> bytes:
     return bytes(packed.astype(np.uint8))
 
 
-def _deflate(data: bytes, way: tuple[int, int]) -> bytes:
-    level, strategy = way
+def _deflate(data: bytes, settings: tuple[int, int]) -> bytes:
+    level, strategy = settings
     writer = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
     return writer.compress(data) + writer.flush()
 

@@ -75,7 +75,7 @@ def pack(
         model: a path, or a model in memory
         path: the file to write; by default the model's path with the suffix .onnxpack
         overwrite: replace a file of this name
-        progress: is told what begins, how many bytes are done, and of how many
+        progress: called with what begins, how many bytes are done, and of how many
     """
     target = _target(model, path)
     if is_packed(model):
@@ -155,7 +155,7 @@ def _pack_tensor(
 
 
 class _DataFiles:
-    """The files of external data, each mapped once, from inside the model's folder alone."""
+    """The files of external data, each mapped once, only from inside the model's folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

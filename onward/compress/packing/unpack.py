@@ -43,7 +43,7 @@ def unpack(
         overwrite: replace files of these names
         verify: also compare the SHA-256 of each tensor; the CRC-32 of what is stored, which finds
             damage, is always compared
-        progress: is told what begins, how many tensors are done, and of how many
+        progress: called with what begins, how many tensors are done, and of how many
     """
     source = to_path(path)
     target = to_path(out) if out is not None else source.with_suffix(".onnx")

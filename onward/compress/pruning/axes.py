@@ -213,7 +213,7 @@ class Positions:
 
 
 def known_sizes(value: ir.Value) -> tuple[int | None, ...] | None:
-    """The sizes of a value's axes, None for an open one; None if its rank is not known."""
+    """The sizes of a value's axes, None for an unknown one; None if its rank is not known."""
     tensor = value.const_value
     if tensor is not None:
         return tuple(int(size) for size in tensor.shape.numpy())

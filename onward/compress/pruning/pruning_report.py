@@ -58,7 +58,7 @@ def _measure(task: PruningTask, model: ir.Model, seconds: float, quality: Qualit
         file_bytes=_count_bytes(model),
         seconds=seconds,
         quality=quality,
-        macs=count_macs(model, task.open_sizes()),
+        macs=count_macs(model, task.dynamic_sizes()),
         parameters=sum(tensor.size for tensor in tensors),
     )
 

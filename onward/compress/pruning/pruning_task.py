@@ -35,7 +35,7 @@ class PruningTask:
     seed: int
     multiple: int
 
-    def open_sizes(self) -> dict[str, int]:
+    def dynamic_sizes(self) -> dict[str, int]:
         """The sizes of dynamic dimensions in the feeds that are timed."""
         found: dict[str, int] = {}
         for value in self.calibration.inputs:

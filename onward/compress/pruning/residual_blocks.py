@@ -48,7 +48,7 @@ def find_blocks(model: ir.Model) -> list[ResidualBlock]:
 
 
 def _has_weights(add: ir.Node, x: ir.Value) -> bool:
-    """Whether a block multiplies by a weight: a sum of two activations is no layer."""
+    """Whether a block multiplies by a weight: a sum of two activations is not a layer."""
     waiting = [v for v in add.inputs if v is not None and v is not x]
     seen = {x}
     while waiting:

@@ -91,11 +91,11 @@ class UnitCut:
         return self._write(removal), self._changes(removal), reached
 
     def _costs(self) -> UnitCosts:
-        return UnitCosts(self._model, self._positions, self._task.open_sizes())
+        return UnitCosts(self._model, self._positions, self._task.dynamic_sizes())
 
     def _reach_macs(self, macs: int) -> tuple[Removal, bool]:
         costs = self._costs()
-        total = count_macs(self._model, self._task.open_sizes())
+        total = count_macs(self._model, self._task.dynamic_sizes())
         if macs >= total:
             raise OptionError(
                 f"macs={macs} must be below the {total} multiplications of the model\n"
@@ -107,7 +107,7 @@ class UnitCut:
         removal: Removal = {}
         for _ in range(4):  # the estimate leaves out operators that become smaller too
             removal = self._choose(costs, prices, wanted)
-            counted = count_macs(self._write(removal), self._task.open_sizes())
+            counted = count_macs(self._write(removal), self._task.dynamic_sizes())
             if counted <= macs:
                 return removal, True
             wanted -= counted - macs

@@ -70,7 +70,7 @@ def prepare(model: Source) -> ir.Model:
 
 
 def complete_sizes(model: ir.Model) -> None:
-    """Infer sizes node by node where inference of the whole leaves them open: after long biases."""
+    """Infer sizes node by node where inference of the whole model fails: after long biases."""
     size_added_axes(model)
     opset = model.opset_imports.get("", 1)
     for node in walk(model.graph):

@@ -57,7 +57,7 @@ def undo_lossy(
         undone: receives the reason of each node that is taken out
         progress: gets each step
         feeds: what the model is timed with. If given, int8 groups are weighed by their work, as
-            they are there for speed; else, and for weights alone, by their size
+            they are there for speed; else, and for only weights, by their size
     """
     judge, quick = judges
     at_most = _GROUPS_OF_LARGE if weight_bytes(quantizer.model) > _LARGE else _GROUPS
@@ -98,7 +98,7 @@ def _measure_costs(
     quick: Judge,
     progress: Progress,
 ) -> list[float]:
-    """What each group costs if it alone is quantized, for each share that it is worth."""
+    """What each group costs if only it is quantized, for each share that it is worth."""
     costs = []
     for number, (group, share) in enumerate(zip(groups, shares, strict=True)):
         progress("measuring what each group of nodes costs", number, len(groups))

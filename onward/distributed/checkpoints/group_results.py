@@ -31,7 +31,7 @@ class ObjectGroup(Protocol):
 
 
 class OneProcess:
-    """A group of this process alone."""
+    """A group of only this process."""
 
     rank, size = 0, 1
 

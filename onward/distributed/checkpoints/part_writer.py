@@ -56,7 +56,7 @@ class PartWriter:
     def _write(self) -> None:
         try:
             self._digest = write_part(self._save, self._rank, self._pieces, disk=self._disk)
-        except Exception as error:  # told to the group by result()
+        except Exception as error:  # result() reports it to the group
             self._error = error
         finally:
             self._pieces = {}  # the copy

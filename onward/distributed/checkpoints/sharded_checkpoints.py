@@ -84,7 +84,7 @@ class ShardedCheckpoints:
             keep_best: how many of the best stay
             better: which metric is the better one
             every: steps between two saves, for `due`
-            communicator: the group of all processes of the run; None: this process alone
+            communicator: the group of all processes of the run; None: only this process
             asynchronous: write in a thread while training goes on; a save is committed by the next
                 call of save, latest, commit_pending or close
             disk: the file operations

@@ -112,7 +112,7 @@ def find_largest(values: torch.Tensor, count: int) -> torch.Tensor:
     """The indices of the `count` largest values, not sorted.
 
     NaN counts as the largest, so what is not finite is sent and reaches all processes. A sample
-    tells about where the limit is, so that only few values are compared with each other.
+    shows about where the limit is, so that only few values are compared with each other.
     """
     sample = values[::_STRIDE]
     share = count / max(1, values.numel())

@@ -7,7 +7,7 @@ import shlex
 from onward.distributed.deploy.training_job import TrainingJob
 from onward.distributed.launchers.rendezvous import RendezvousTimes
 
-_SAVE = 120  # seconds before the time limit, at which the processes are told to save and stop
+_SAVE = 120  # seconds before the time limit, at which the processes get a signal to save and stop
 
 
 def slurm_script(job: TrainingJob) -> str:

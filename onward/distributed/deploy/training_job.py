@@ -32,7 +32,7 @@ class TrainingJob:
     Attributes:
         name: of the job
         command: what each process runs
-        image: of the containers; None is for Slurm alone: what is installed on its machines
+        image: of the containers; None is only for Slurm: what is installed on its machines
         nodes: machines
         nproc: processes on each
         gpus: GPUs of each machine
@@ -96,7 +96,7 @@ def claim_of(job: TrainingJob) -> str | None:
     if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim) or len(claim) > 253:
         raise OptionError(
             f"--volume {claim!r} is not the name of a PersistentVolumeClaim\n"
-            "its name has lower-case letters, digits, - and . alone; such as runs or runs:/runs"
+            "its name has only lower-case letters, digits, - and .; such as runs or runs:/runs"
         )
     return claim
 
@@ -108,7 +108,7 @@ def _label(name: str, value: Any) -> str:
         or len(value) > _LONGEST_NAME
     ):
         raise OptionError(
-            f"{name} {value!r} is not a name of Kubernetes: lower-case letters, digits and - alone,"
+            f"{name} {value!r} is not a name of Kubernetes: only lower-case letters, digits and -,"
             f" a letter first, no - last, at most {_LONGEST_NAME} characters\nsuch as digits-1"
         )
     return value

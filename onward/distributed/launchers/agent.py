@@ -45,7 +45,7 @@ _FAILED = 1
 
 
 class _ReportingAgent(LocalElasticAgent):
-    """torch's agent, which tells about each failure."""
+    """torch's agent, which reports each failure."""
 
     failure: Failure | None = None
     logs: Path
@@ -75,7 +75,7 @@ def main() -> int:
     start_worker.end_with_parent(settings.parent, signal.SIGTERM)
     logs = logging.getLogger("torch.distributed.elastic")
     logs.propagate = False
-    logs.addHandler(logging.NullHandler())  # what matters of it is told here, in one line each
+    logs.addHandler(logging.NullHandler())  # what matters of it is printed here, in one line each
     try:
         return run_agent(settings)
     except SignalException as error:
@@ -87,8 +87,8 @@ def main() -> int:
 
 def run_agent(settings: AgentSettings) -> int:
     """Run the processes of this machine to their end; join again when the connection is lost."""
-    alone = settings.nodes == (1, 1)
-    address = "127.0.0.1" if alone else own_address(settings.host, settings.port)
+    is_one_node = settings.nodes == (1, 1)
+    address = "127.0.0.1" if is_one_node else own_address(settings.host, settings.port)
     where = f"the machine at which all meet, {show_endpoint(settings.host, settings.port)}"
     deadline: float | None = None
     while True:

@@ -13,7 +13,7 @@ class AgentSettings:
         command: of each process, with its arguments
         nproc: processes on this machine
         nodes: the fewest and the most machines
-        host: at which the machines meet; its `port` is 0 for a free one, on one machine alone
+        host: at which the machines meet; its `port` is 0 for a free one, only on one machine
         max_restarts: how often all processes start again after one failed
         interval: seconds between two looks at the processes
         rendezvous: settings of torch's rendezvous

@@ -63,10 +63,10 @@ def _consequence(failure: Failure) -> int:
     """How likely it is that another process failed first: 0, 1 or 2."""
     if failure.exit_code in _STOPPED:
         return 2
-    said = "\n".join(failure.last_lines)
-    if any(words in said for words in _PEER_IS_GONE):
+    output = "\n".join(failure.last_lines)
+    if any(words in output for words in _PEER_IS_GONE):
         return 2
-    known = failure.exit_code < 0 or bool(said.strip())
+    known = failure.exit_code < 0 or bool(output.strip())
     return 0 if known else 1
 
 

@@ -19,7 +19,7 @@ class Machines:
 
     Attributes:
         nproc: processes on each machine
-        hosts: their names, as ssh takes them; none: this machine alone
+        hosts: their names, as ssh takes them; none: only this machine
         nodes: the fewest and the most machines; None: all hosts
         rendezvous: HOST:PORT at which they meet; None: the first host
         max_restarts: how often all processes start again after one failed
@@ -80,7 +80,7 @@ def host_commands(
         each: [
             *(*start, *options),
             f"--local-addr={_name(each)}",
-            # which machine hosts the rendezvous is told, not guessed from its names
+            # which machine hosts the rendezvous is given, not guessed from its names
             f"--rdzv-conf={','.join([*given, f'is_host={_name(each) == host}'.lower()])}",
             *command.for_torchrun(),
         ]

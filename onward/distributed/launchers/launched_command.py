@@ -69,7 +69,7 @@ def read_command(
         return LaunchedCommand("script", tuple(words))
     if not elsewhere and shutil.which(first) is None:
         raise OptionError(
-            f"{first!r} is no script, no program, and not train\n"
+            f"{first!r} is not a script, a program, or train\n"
             "give SCRIPT.py, train, -m MODULE, or a program"
         )
     return LaunchedCommand("program", tuple(words))

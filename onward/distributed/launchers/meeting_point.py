@@ -20,9 +20,9 @@ _PASS_ON = {
 
 
 def find_meeting_point(variables: Mapping[str, str], ranks: Ranks) -> tuple[str, int]:
-    """The address and port of process 0: MASTER_ADDR and MASTER_PORT, or what the launcher tells.
+    """The address and port of process 0: MASTER_ADDR and MASTER_PORT, or the launcher's.
 
-    Slurm tells the hosts of a step. MPI does not, so that runs on several machines need
+    Slurm gives the hosts of a step. MPI does not, so that runs on several machines need
     MASTER_ADDR.
     """
     address, port = variables.get("MASTER_ADDR", "").strip(), _given_port(variables)

@@ -63,7 +63,7 @@ def find_ranks(variables: Variables) -> Ranks | None:
     """The rank that a launcher gave to this process; None: it was started without one.
 
     A launcher that set all four numbers is preferred: torchrun may run inside of srun, and
-    mpiexec starts its own processes with srun. Where the place on the machine is not told, all
+    mpiexec starts its own processes with srun. Where the place on the machine is not given, all
     processes count as being on one machine.
 
     >>> find_ranks({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"})
@@ -71,8 +71,8 @@ def find_ranks(variables: Variables) -> Ranks | None:
     """
     in_batch = is_batch_script(variables)
     known = [names for names in _LAUNCHERS if not (names.launcher == "srun" and in_batch)]
-    told = [names for names in known if _given(names.rank, variables)]
-    both = [names for names in told if _given(names.size, variables)]
+    with_rank = [names for names in known if _given(names.rank, variables)]
+    both = [names for names in with_rank if _given(names.size, variables)]
     whole = [names for names in both if _given(names.local_rank, variables)]
     placed = [names for names in whole if _given(names.local_size, variables)]
     for names in (*placed, *whole, *both):
@@ -123,7 +123,7 @@ def _refuse_a_part(known: list[_Names], variables: Variables) -> None:
     for names in known:
         rank, size = _given(names.rank, variables), _given(names.size, variables)
         if names.launcher == "srun" and rank is None:
-            continue  # a shell of salloc: it is no task
+            continue  # a shell of salloc: it is not a task
         if (rank is None) != (size is None):
             missing = names.size[0] if size is None else names.rank[0]
             raise OptionError(
@@ -132,6 +132,6 @@ def _refuse_a_part(known: list[_Names], variables: Variables) -> None:
             )
     if variables.get("PMIX_RANK"):
         raise OptionError(
-            "PMIX_RANK is set, and no variable tells the number of processes\n"
+            "PMIX_RANK is set, and no variable has the number of processes\n"
             "set WORLD_SIZE to it, and RANK to the value of PMIX_RANK, in each process"
         )

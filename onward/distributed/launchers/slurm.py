@@ -15,7 +15,7 @@ _MOST_HOSTS = 100_000
 
 
 def is_batch_script(variables: Mapping[str, str]) -> bool:
-    """Whether this is the script of sbatch itself: it has a SLURM_PROCID, but is no task of srun.
+    """Whether this is the script of sbatch: it has a SLURM_PROCID, but is not a task of srun.
 
     >>> is_batch_script({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"})
     True
@@ -47,7 +47,7 @@ def tasks_of_node(name: str, variables: Mapping[str, str]) -> int:
 
 
 def slurm_meeting_point(variables: Mapping[str, str]) -> tuple[str, int] | None:
-    """The first host of a step, and a port that belongs to this step; None: it is not told."""
+    """The first host of a step, and a port that belongs to this step; None: not known."""
     hosts = next((variables[name] for name in _HOSTS if variables.get(name)), None)
     if hosts is None:
         return None

@@ -31,7 +31,7 @@ from onward.settings import finite_number, instance_of
 
 log = logging.getLogger("onward")
 
-_PATIENCE = 5.0  # seconds that a pull waits before its worker is told to ask again
+_PATIENCE = 5.0  # seconds that a pull waits before its worker has to ask again
 _is_session = instance_of(TrainingSession, "onward.TrainingSession(model, loss, optimizer)")
 
 Answer = tuple[Header, dict[str, Array]]
@@ -253,7 +253,7 @@ class ParameterServer:
 
 
 class LocalConnection:
-    """The way from a worker to a parameter server in the same process."""
+    """The connection of a worker to a parameter server in the same process."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server

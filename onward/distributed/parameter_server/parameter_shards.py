@@ -48,7 +48,7 @@ def _cut(units: Sequence[list[str]], sizes: Sequence[int], shards: int) -> list[
 
 
 def shard_program(program: TrainingProgram, shards: int, index: int) -> TrainingProgram:
-    """The program of server `index` of several: its own parameters and their optimizer alone.
+    """The program of server `index` of several: only its own parameters and their optimizer.
 
     It makes updates; it cannot compute gradients. The first server holds the statistics.
     """
@@ -61,7 +61,7 @@ def shard_program(program: TrainingProgram, shards: int, index: int) -> Training
         )
     if program.settings.clip_norm is not None and shards > 1:
         raise OptionError(
-            "clip_norm is of all gradients, and each of several servers sees its own alone\n"
+            "clip_norm is of all gradients, and each of several servers sees only its own\n"
             "use one server, or clip_value"
         )
     names = set(split_names(program, shards)[index])

@@ -28,7 +28,7 @@ _MOST_REQUESTS = 100  # requests that wait at the same time: each is a thread of
 
 
 class RayParameterServer:
-    """The actor: a parameter server that is told requests as method calls."""
+    """The actor: a parameter server that gets requests as method calls."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def start_ray_server(
 
 
 class RayConnection:
-    """The way from a worker on Ray to a server on Ray; a server that starts again is waited for."""
+    """Connects a worker to a server, both on Ray; a server that starts again is waited for."""
 
     def __init__(self, server: Any, *, patience: float = 60.0) -> None:
         self._server, self._patience = server, patience

@@ -91,7 +91,7 @@ class Pushed:
 
 
 class ParameterServerCore:
-    """The state of a parameter server; every method is told the time.
+    """The state of a parameter server; every method gets the time.
 
     `history` names this life of the server: versions of another life may have other contents.
     `counts` and `staleness` (of the gradients that were used: how many of each) are to be read.

@@ -24,7 +24,7 @@ Tensors = Mapping[str, Array]
 
 
 class ServerConnection(Protocol):
-    """The way from a worker to one parameter server."""
+    """The connection of a worker to one parameter server."""
 
     def ask(self, header: Header, tensors: Tensors) -> tuple[Header, dict[str, Array]]:
         """Send a request and return its answer; PeerLost where the server is gone for good."""

@@ -28,7 +28,7 @@ class ServerSettings:
         average: gradients that are averaged, by their weights, for one update
         scale_by_staleness: divide the learning rate of an update by 1 + staleness
         timeout: seconds after which a worker that was not heard of is dropped
-        updates: the number of updates after which workers are told to stop; None: no such number
+        updates: the number of updates after which workers stop; None: they do not stop
 
     >>> ServerSettings(staleness=0, average=4)  # synchronous, four gradients for an update
     ServerSettings(staleness=0, average=4, ...)

@@ -29,7 +29,7 @@ Server = str | ServerConnection
 class ParameterServerWorker:
     """Trains a model whose weights a parameter server holds, or several servers that share them.
 
-    `session` has the program that the servers update; it computes gradients alone. `server` is an
+    `session` has the program that the servers update; it only computes gradients. `server` is an
     address of `ParameterServer.listen`, a connection, or a list of them: one for each shard, the
     same order in all workers. `weight(feeds)` is the weight of a batch; None: its rows. A lost
     connection is made again for `patience` seconds. `counts` has what became of the batches.

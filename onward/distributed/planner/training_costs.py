@@ -38,8 +38,8 @@ class BucketFlops:
 class SizedGraph:
     """The train graph for one number of rows, its calls written out: bytes and FLOPs.
 
-    With an open batch, `rows` is a prime that divides no other size: what it divides grows with the
-    rows, what it divides twice with their square, and the rest is constant.
+    With a dynamic batch, `rows` is a prime that divides no other size: what it divides grows with
+    the rows, what it divides twice with their square, and the rest is constant.
     """
 
     rows: int
@@ -108,7 +108,7 @@ def measure_costs(program: Program, sizes: Mapping[str, int] | None = None) -> T
     `sizes` are those of dynamic dimensions other than the batch, by name ("time") or by input and
     place ("tokens:1"); what is not given is 1. A model with a fixed batch has that number of rows.
     """
-    batch, others = _open_sizes(program, sizes or {})
+    batch, others = _dynamic_sizes(program, sizes or {})
     fixed = None if batch else _fixed_rows(program)
     rows = fixed or _unlike_other_sizes(program, others)
     train = drop_unused(program.train.clone())  # as engines do
@@ -190,8 +190,8 @@ def _feeds(program: Program) -> list[ir.Value]:
     return [value for value in program.train.graph.inputs if value.name in known]
 
 
-def _open_sizes(program: Program, given: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
-    """The names of the batch's dimension, and the sizes of the other open ones, 1 if not given.
+def _dynamic_sizes(program: Program, given: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
+    """The names of the batch's dimension, and the sizes of the other dynamic ones, 1 if not given.
 
     The batch is what is called so ("batch", "batch_size"), else the first dimension of inputs.
     """

@@ -218,21 +218,21 @@ class _Layout:
         outputs = len(node.outputs) - states
         self.inputs, self.states = scanned, states
         self.input_axes = _numbers(node, "scan_input_axes", scanned)
-        self.input_ways = _numbers(node, "scan_input_directions", scanned)
+        self.input_directions = _numbers(node, "scan_input_directions", scanned)
         self.output_axes = _numbers(node, "scan_output_axes", outputs)
-        self.output_ways = _numbers(node, "scan_output_directions", outputs)
+        self.output_directions = _numbers(node, "scan_output_directions", outputs)
 
     def backward(self, body: ir.Graph, fed: list[int], wanted: list[int]) -> dict[str, Any]:
         axes = [0] * self.states + self.input_axes + [self.output_axes[k] for k in fed]
-        ways = [1] * self.states + [1 - way for way in self.input_ways]
-        ways += [1 - self.output_ways[k] for k in fed]
+        directions = [1] * self.states + [1 - each for each in self.input_directions]
+        directions += [1 - self.output_directions[k] for k in fed]
         return {
             "body": body,
             "num_scan_inputs": self.states + self.inputs + len(fed),
             "scan_input_axes": axes,
-            "scan_input_directions": ways,
+            "scan_input_directions": directions,
             "scan_output_axes": [self.input_axes[k] for k in wanted],
-            "scan_output_directions": [1 - self.input_ways[k] for k in wanted],
+            "scan_output_directions": [1 - self.input_directions[k] for k in wanted],
         }
 
 
@@ -265,7 +265,7 @@ def _kept_by_scan(
     op: GradientOps, node: ir.Node, body: ir.Graph, index: int, layout: _Layout
 ) -> ir.Value:
     count = len(node.outputs) - layout.states + 1
-    for name, numbers in (("axes", layout.output_axes), ("directions", layout.output_ways)):
+    for name, numbers in (("axes", layout.output_axes), ("directions", layout.output_directions)):
         attribute = f"scan_output_{name}"
         padded = [*numbers, *[0] * (count - len(numbers))]
         node.attributes[attribute] = ir.AttrInt64s(attribute, padded)

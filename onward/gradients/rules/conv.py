@@ -107,7 +107,7 @@ def _share(op: GradientOps, size: Size, group: int) -> Size:
 @gradient("ConvTranspose")
 @composite("ConvTransposeGrad", inputs=3, unread=False)
 def conv_transpose(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """It is the way back of a convolution: dx = conv(dy, w), dw = that convolution's for (dy, x)"""
+    """The transpose of a convolution: dx = conv(dy, w), dw = that convolution's for (dy, x)"""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     group, dy = attribute(node, "group"), with_rank(dy, rank(x))

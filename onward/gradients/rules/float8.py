@@ -26,7 +26,7 @@ def float8_linear(op: GradientOps, node: ir.Node, dy: Any, *_: Any) -> Any:
     Who differentiates asks for that one, too: the scale of later dy is computed of it.
     """
     if op.functions is None or dy is None:
-        raise ValueError("8-bit products are written by a training program alone")
+        raise ValueError("only a training program writes 8-bit products")
     x, w, scales, probe = node.inputs
     assert x is not None and w is not None and probe is not None
     qx, qw = node.outputs[1:3]

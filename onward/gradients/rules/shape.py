@@ -57,7 +57,7 @@ def transpose(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 @gradient("DepthToSpace")
 def depth_to_space(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = the way back: SpaceToDepth, whose CRD form older opsets spell by hand"""
+    """dx = SpaceToDepth(dy), the inverse; its CRD form is written as Reshape and Transpose"""
     (x,), k = node.inputs, attribute(node, "blocksize")
     assert x is not None
     if attribute(node, "mode") == "DCR":
@@ -69,7 +69,7 @@ def depth_to_space(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 
 @gradient("SpaceToDepth")
 def space_to_depth(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = the way back: DepthToSpace"""
+    """dx = DepthToSpace(dy), the inverse"""
     return op.DepthToSpace(dy, blocksize=attribute(node, "blocksize"), mode=attribute(node, "mode"))
 
 

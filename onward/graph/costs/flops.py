@@ -14,6 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onward.graph.einsum_letters import expand_equation
 from onward.graph.operator_table import OpTable
 from onward.graph.operators import RECURRENT, REDUCTIONS, VARIADIC, named
 
@@ -110,7 +111,7 @@ _EACH_MICROSOFT = {
 }
 
 
-# Operators whose cost is known from the shapes of their inputs and outputs alone.
+# Operators whose cost depends only on the shapes of their inputs and outputs.
 COUNTED_BY_SHAPE = VARIADIC.union(*map(named, _EACH.values()))
 
 
@@ -171,17 +172,15 @@ def _qgemm(call: NodeCall) -> float:
 @FLOPS("Einsum")
 def _einsum(call: NodeCall) -> float:
     """Every product of the operands, added up where an index is summed over."""
-    left, _, right = call.text("equation").replace(" ", "").partition("->")
-    terms = left.split(",")
+    equation = call.text("equation")
+    operands = [call.input(place).dims for place in range(len(call.inputs))]
+    terms, result = expand_equation(equation, [len(dims) for dims in operands])
     sizes: dict[str, int] = {}
-    for place, term in enumerate(terms):
-        dims = call.input(place).dims
-        hidden = len(dims) - len(term.replace("...", ""))
-        letters = term.replace("...", "".join(chr(0x100 + i) for i in range(hidden)[::-1]))
-        for letter, size in zip(letters, dims, strict=True):
+    for term, dims in zip(terms, operands):
+        for letter, size in zip(term, dims, strict=True):
             sizes[letter] = max(size, sizes.get(letter, 1))
     every = math.prod(sizes.values())
-    summed = every > call.out.size or ("->" in call.text("equation") and not right)
+    summed = every > call.out.size or ("->" in equation and not result)
     return every * (len(terms) - 1 + summed)
 
 

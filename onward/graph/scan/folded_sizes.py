@@ -52,7 +52,7 @@ class Growth:
     heavy: bool = False  # one may take long, or exceed what the engine estimates: do not fold
 
     def add(self, other: Growth, times: int, with_constants: bool) -> None:
-        """Add a function's growth, called `times`; `with_constants`: a call has constants alone."""
+        """Add a function's growth, called `times`; `with_constants`: a call has only constants."""
         self.work += other.work * times
         self.unknown += other.unknown * times
         self.heavy |= other.heavy and with_constants

@@ -18,7 +18,7 @@ class CountedBody:
 
     nodes: int = 0
     calls: Counter[FunctionId] = field(default_factory=Counter)
-    constant_calls: set[FunctionId] = field(default_factory=set)  # called with constants alone
+    constant_calls: set[FunctionId] = field(default_factory=set)  # called only with constants
     growth: Growth = field(default_factory=Growth)
 
 

@@ -3,7 +3,7 @@
 infer.py             a whole model, with ONNX
 fast.py              one node of a common operator, without ONNX
 node_inference.py    one node: fast.py, ml_operators.py, else ONNX
-declared.py          a whole model from inputs and weights alone; declared shapes are hints
+declared.py          a whole model only from inputs and weights; declared shapes are hints
 loops.py             values that loops carry
 subgraph_sizes.py    in and out of If, Loop and Scan, for estimates
 value_dependent.py   shapes that depend on computed values, for estimates

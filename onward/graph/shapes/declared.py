@@ -1,4 +1,4 @@
-"""Infer shapes from inputs and weights alone; what else a file declares is a hint.
+"""Infer shapes only from inputs and weights; what else a file declares is a hint.
 
 onnxruntime warns about an output or intermediate value whose declared size is wrong, and runs the
 model: files keep the sizes of the example that they were exported with. Numbers that were declared

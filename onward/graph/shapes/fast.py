@@ -46,7 +46,7 @@ def infer_fast(node: ir.Node) -> bool:
 
 
 def size_added_axes(model: ir.Model) -> bool:
-    """Give the axes that Unsqueeze adds their size, 1, where ONNX left it open; whether it had.
+    """Give the axes that Unsqueeze adds their size, 1, where ONNX did not infer it; whether it had.
 
     ONNX does where it would have to follow a long vector, which `infer_shapes` hides from it.
     """
@@ -196,7 +196,7 @@ def _unsqueezed(node: ir.Node, sizes: Sizes) -> Sizes | None:
 
 
 def _joined(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """Concat of one type, with sizes that differ along the axis alone."""
+    """Concat of one type, with sizes that differ only along the axis."""
     axis = node.attributes.get_int("axis", 0)
     if not -len(sizes) <= axis < len(sizes):
         return None

@@ -16,7 +16,7 @@ from onward.graph.shapes.ml_operators import infer_all_ml, mentions_ml
 from onward.graph.shapes.node_inference import clear_wrong_sizes
 from onward.graph.shapes.substitutes import HIDDEN, transform_shape
 
-# Initializers above this many bytes go to ONNX's inference as types alone: they are weights, not
+# Initializers above this many bytes go to ONNX's inference only as types: they are weights, not
 # shapes, and a protobuf message ends at 2 GB.
 _LARGEST_SHAPE_DATA = 8192
 

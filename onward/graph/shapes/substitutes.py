@@ -95,8 +95,8 @@ def _as_einsum(node: ir.Node, proto: onnx.NodeProto) -> None:
         return
     left = "...km" if flags.get("transA") else "...mk"
     right = "nk" if flags.get("transB") else "kn"
-    alone = b is not None and b.shape is not None and len(b.shape) == 2
-    equation = f"{left},{right if alone else '...' + right}->...mn"
+    is_matrix = b is not None and b.shape is not None and len(b.shape) == 2
+    equation = f"{left},{right if is_matrix else '...' + right}->...mn"
     made = onnx.helper.make_node("Einsum", proto.input, proto.output, proto.name, equation=equation)
     proto.CopyFrom(made)
 

@@ -1,4 +1,4 @@
-"""Estimate from the graph alone what runs take: values are freed after their last use."""
+"""Estimate the memory of runs, only from the graph: values are freed after their last use."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class MemoryPlan:
     engine: int  # held in addition: packed weights, kernels, the engine's graph
     opening_peak: int  # while the model is read, optimised and packed
     activations: int | None  # at most alive at once, results included; None: an ORT-format model
-    outputs: int | None  # the results alone
+    outputs: int | None  # only the results
     running: int  # what runs add: activations, kernels' buffers, what the engine's arena keeps
     timeline: tuple[NodeMemory, ...] = field(repr=False)  # node by node
     unknown: tuple[str, ...] = ()  # values whose size only a run shows; estimated as 0

@@ -89,7 +89,7 @@ def _waiting(share: str, analysis: Analysis) -> str:
     }
     largest = sorted(analysis.waiting.items(), key=lambda pair: -pair[1])
     parts = [f"{percent(part)} {words[name]}" for name, part in largest if part >= 0.005]
-    return f"Bound by waiting: {share} is no node's work: {', '.join(parts)}."
+    return f"Bound by waiting: {share} is not the work of a node: {', '.join(parts)}."
 
 
 _IO_ADVICE = (

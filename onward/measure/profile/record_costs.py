@@ -167,7 +167,7 @@ def read_graphs(folder: Path, feeds: Mapping[str, Tensor]) -> Graphs:
     for path in sorted(folder.glob("*.onnx"), key=lambda path: (-len(path.suffixes), path.name)):
         try:
             models.append(load(path, any_domain=True))  # written by the engine itself
-        except OnwardError:  # costs are then estimated from the records alone
+        except OnwardError:  # costs are then estimated only from the records
             continue
     return Graphs(models, feeds)
 

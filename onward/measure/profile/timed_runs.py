@@ -232,7 +232,7 @@ class _Sampler:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; 0 if the system does not tell."""
+    """Resident memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * _PAGE

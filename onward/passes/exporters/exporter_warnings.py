@@ -104,7 +104,7 @@ def shared_by_layers(model: ir.Model, names: Collection[str]) -> list[str]:
 
     A model does not share the zeros of a bias between layers; tools merge equal tensors.
     """
-    if Provenance(model).parameters:  # the metadata tells what was merged
+    if Provenance(model).parameters:  # the metadata shows what was merged
         return []
     found = []
     for name in names:

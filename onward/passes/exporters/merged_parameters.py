@@ -10,7 +10,7 @@ were computed at export, such as transposed ones, have lost their names; both ca
 
     onnx::MatMul_11 = Identity(onnx::MatMul_10)
 
-There the names of the nodes tell which modules read them. A module that is called twice, and a
+There the names of the nodes show which modules read them. A module that is called twice, and a
 module that shares its bias too, share their weight; all others are taken for copies.
 """
 

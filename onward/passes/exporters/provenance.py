@@ -51,7 +51,7 @@ class Provenance:
         return None if kind is None else kind == "PARAMETER"
 
     def _is_fill(self, value: ir.Value, name: str) -> bool:
-        """Whether a tensor depends on a parameter's shape alone: zeros_like and the like."""
+        """Whether a tensor depends only on a parameter's shape: zeros_like and the like."""
         source = self._initializers.get(name)
         return source is not None and is_uniform(value) and not is_uniform(source)
 

@@ -52,7 +52,7 @@ class Typed:
 
 
 def why_float(node: ir.Node) -> str:
-    """Why a node stays float32 by its operator alone; "" if it need not."""
+    """Why a node stays float32 because of its operator; "" if it need not."""
     if node.domain not in ("", "ai.onnx"):
         return f"{node.domain}::{node.op_type} is not an operator of ONNX"
     if node.op_type in SENSITIVE:

@@ -47,7 +47,7 @@ class MemoryReport:
         flops: of forward and backward pass
         repeated_flops: of these, what is computed again
         sizes: of dynamic dimensions
-        assumed: those of them that nothing told
+        assumed: those of them that were not given
         unknown: values whose size only a run shows, not counted
     """
 

@@ -24,7 +24,7 @@ class RecomputeChoice:
     """Storages to save, and what that costs."""
 
     saved: frozenset[ir.Value] = field(repr=False)
-    time: float  # of repeated nodes, in bytes that memory could move meanwhile
+    time: float  # of repeated nodes, in bytes that memory could move in that time
     peak: int  # bytes of activations that are alive at once
 
 

@@ -37,7 +37,7 @@ class TrainSizes:
     nbytes: dict[str, int] = field(repr=False)  # of each value, by name
     costs: dict[str, Cost] = field(repr=False)  # of each node, by its first output's name
     sizes: dict[str, int]  # of dynamic dimensions
-    assumed: tuple[str, ...]  # those of them that nothing told
+    assumed: tuple[str, ...]  # those of them that were not given
     unknown: tuple[str, ...]  # values whose size only a run shows
 
     def bytes_of(self, value: ir.Value) -> int:
@@ -49,7 +49,7 @@ class TrainSizes:
         return self.costs.get(node_key(node), Cost())
 
     def time_of(self, node: ir.Node) -> float:
-        """The time of a node, in bytes that memory could move meanwhile."""
+        """The time of a node, in bytes that memory could move in that time."""
         cost = self.cost_of(node)
         return cost.flops / _FLOPS_PER_BYTE + cost.bytes
 
@@ -76,11 +76,11 @@ def measure_train_graph(
     `sizes` are those of dynamic dimensions, by name ("batch") or by input and place ("tokens:1").
     `engine` says which values take less memory than their size.
     """
-    told, assumed = _open_sizes(train, sizes)
+    known, assumed = _dynamic_sizes(train, sizes)
     if assumed:  # such as labels with a row for each token: batch * time
-        probe = _with_sizes(train, _open_sizes(train, sizes, _PROBE)[0])
-        told, assumed = _open_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
-    model = _with_sizes(train, told)
+        probe = _with_sizes(train, _dynamic_sizes(train, sizes, _PROBE)[0])
+        known, assumed = _dynamic_sizes(train, {**sizes, **_inferred_sizes(train, probe, assumed)})
+    model = _with_sizes(train, known)
     nbytes: dict[str, int] = {}
     unsized: list[str] = []
     graph = model.graph
@@ -97,7 +97,7 @@ def measure_train_graph(
     for node in graph:
         key = node.metadata_props.get(_CALL) or node_key(node)
         costs[key] = costs.get(key, Cost()) + node_cost(node)
-    return TrainSizes(nbytes, costs, told, assumed, tuple(unknown))
+    return TrainSizes(nbytes, costs, known, assumed, tuple(unknown))
 
 
 def sizes_of_feeds(inputs: Sequence[ir.Value], given: Mapping[str, Any]) -> dict[str, int]:
@@ -183,7 +183,7 @@ def _mark_calls(model: ir.Model) -> None:
         model.functions[own.identifier()] = own
 
 
-def _open_sizes(
+def _dynamic_sizes(
     train: ir.Model, given: Mapping[str, int], default: int = ASSUMED
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """A size for each dynamic dimension of the inputs, and the names of those that were assumed.

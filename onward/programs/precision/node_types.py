@@ -42,12 +42,12 @@ class NodeTypes:
         self.products = 0
         self._precision, self._opset = precision, opset
         self._narrow = {*narrow}
-        self._constant = {*weights}  # values that depend on weights and constants alone
+        self._constant = {*weights}  # values that depend only on weights and constants
         self._follow(graph)
         self._move_casts(graph)
 
     def is_constant(self, value: ir.Value) -> bool:
-        """Whether a value depends on weights and constants alone."""
+        """Whether a value depends only on weights and constants."""
         return value in self._constant
 
     def _follow(self, graph: ir.Graph) -> None:
@@ -88,7 +88,7 @@ class NodeTypes:
         self._narrow.update(node.outputs[place] for place in typed.outputs)
 
     def _move_casts(self, graph: ir.Graph) -> None:
-        """Change nodes that move elements for 16-bit readers alone, from the last to the first."""
+        """Change nodes that move elements only for 16-bit readers, from the last to the first."""
         for node in reversed(graph):
             for body in bodies(node):
                 self._move_casts(body)

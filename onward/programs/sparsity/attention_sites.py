@@ -77,7 +77,7 @@ class AttentionSites:
         return any(site.hides for site in self._sites.values())
 
     def follow(self, node: ir.Node, rows: RowAxes) -> bool:
-        """Give the output of attention the rows of its queries; False if it is no attention."""
+        """Give the output of attention the rows of its queries; False if it is not attention."""
         site = self.of(node)
         if site is None or site.root is not node:
             return False

@@ -182,7 +182,7 @@ def _computes_repeats(node: ir.Node) -> bool:
 
 
 def _is_computed(node: ir.Node, number: int) -> bool:
-    """Whether an input is no constant."""
+    """Whether an input is not a constant."""
     value = _input(node, number)
     return value is None or value.const_value is None or value.is_graph_input()
 

@@ -113,7 +113,7 @@ class OpenVINOProvider:
         return True
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Whether OpenVINO converts and compiles a model of this node alone."""
+        """Whether OpenVINO converts and compiles a model of only this node."""
         key = _key(node)
         if key is None or self._refused(node, opsets):
             return False

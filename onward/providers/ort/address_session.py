@@ -1,6 +1,6 @@
 """AddressSession: an onnxruntime session that reads its inputs by address, without copies.
 
-Needs onnxruntime and numpy only; whoever holds the tensors (torch) describes where they are.
+Needs onnxruntime and numpy only; the owner of the tensors (torch) describes where they are.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class OrtProvider:
         return self._providers[0][0]
 
     def supports(self, node: ir.Node, opsets: dict[str, int]) -> bool:
-        """Whether onnxruntime loads a model of this node alone."""
+        """Whether onnxruntime loads a model of only this node."""
         key = node_signature(node)
         if (
             key is None

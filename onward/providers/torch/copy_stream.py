@@ -9,5 +9,5 @@ import torch
 
 @functools.cache
 def copy_stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
-    """The stream of a device for copies of one purpose: they wait for each other alone."""
+    """The stream of a device for copies of one purpose: they wait only for each other."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@
     dq, dk, dv = AttentionGrad(q, ..., dy)    dq, dk, dv = AttentionBackward(dy, q, ..., y, *kept)
 
 The forward keeps the log-sum-exp of every row for its gradient, as torch's own autograd does. A
-gradient whose forward node is missing, or has outputs besides y, computes the forward again. The
+gradient whose forward node is missing, or has other outputs than y, computes the forward again. The
 kernel is chosen before anything runs: by the device, the type, the head's size and the mask.
 """
 

@@ -87,7 +87,7 @@ def read_checkpoint(path: Path, session: TrainingSession) -> TrainerState:
     """Continue from a checkpoint: the session's tensors, and the state of the run."""
     if not (path / _SESSION).is_file():
         raise CheckpointMissing(
-            f"{path} has no {_SESSION}: it is no checkpoint to resume from\n"
+            f"{path} has no {_SESSION}: it is not a checkpoint to resume from\n"
             "resume from one that onward.pytorch.Trainer wrote without save_only_model"
         )
     session.load(path / _SESSION)

@@ -339,7 +339,7 @@ def _example(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _feeds(batch: Batch, session: TrainingSession) -> dict[str, Any]:
-    """The tensors of a batch that the session takes, as arrays where the engine is no torch."""
+    """The tensors of a batch that the session takes, as arrays where the engine is not torch."""
     names = session.input_names
     return {name: _as_feed(batch[name]) for name in names if name in batch}
 

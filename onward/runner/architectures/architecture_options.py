@@ -38,7 +38,7 @@ class ArchitectureOption:
 
     @property
     def length(self) -> int | None:
-        """How many sizes it takes: None for any number, 0 where it is no list of sizes."""
+        """How many sizes it takes: None for any number, 0 where it is not a list of sizes."""
         if typing.get_origin(self.kind) is not tuple:
             return 0
         parts = typing.get_args(self.kind)

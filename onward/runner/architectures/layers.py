@@ -120,7 +120,7 @@ def layer_norm(net: NetworkBuilder, x: ir.Value, name: str, epsilon: float) -> A
 
 
 def dropout(net: NetworkBuilder, x: Any, share: float) -> Any:
-    """Dropout, which acts in training alone; nothing where the share is 0."""
+    """Dropout, which acts only in training; nothing where the share is 0."""
     return net.op.Dropout(x, share) if share else x
 
 

@@ -62,7 +62,7 @@ def transformer(
     mask = padding_mask(net, kept)
     for i in range(layers):
         x = _block(net, x, f"encoder.layers.{i}", heads, hidden, mask, dropout)
-    # the mean over the tokens; of padding alone: 0
+    # the mean over the tokens; of only padding: 0
     weights = op.Unsqueeze(kept, np.array([2]))
     total = op.ReduceSum(op.Mul(x, weights), np.array([1]), keepdims=0)
     count = op.Max(op.ReduceSum(kept, np.array([1]), keepdims=1), 1.0)

@@ -75,7 +75,7 @@ class Throughput:
 
 
 def process_memory() -> float:
-    """Bytes of this process that are in memory now; NaN where the system does not tell."""
+    """Bytes of this process that are in memory now; NaN where the system does not report it."""
     return float(resident_memory.resident()) if resident_memory.MEASURABLE else math.nan
 
 

@@ -55,7 +55,7 @@ def colour(
 ) -> Array:
     """y = x f, y = m + (x - m) f, y = g + (x - g) f with f in [1 - strength, 1 + strength].
 
-    m is the image's mean, g its grey version; saturation changes images of 3 channels alone.
+    m is the image's mean, g its grey version; saturation changes only images of 3 channels.
     """
 
     def factors(strength: float, stream: int) -> Array:

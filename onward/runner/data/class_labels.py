@@ -133,7 +133,7 @@ def _codes(array: Array, known: tuple[Any, ...], column: str, positions: Array |
         if code is None:
             hint = suggest_names(str(value), map(str, known), "the training data had")
             raise DataError(
-                f"row {_row(row, positions)}, column {column!r}: {value!r:.80} is none of the "
+                f"row {_row(row, positions)}, column {column!r}: {value!r:.80} is not one of the "
                 f"{len(known)} categories of the training data\n{hint}"
             )
         codes[row] = code

@@ -55,7 +55,7 @@ class Dataset(Protocol):
     def columns(self) -> Mapping[str, Column]: ...
 
     def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
-        """The rows at these positions, by column; of these columns alone, if they are given."""
+        """The rows at these positions, by column; only of these columns, if they are given."""
         ...
 
 

@@ -47,7 +47,7 @@ def encoder_from_json(record: Mapping[str, Any]) -> Encoder:
     """
     kind = str(record.get("kind")) if isinstance(record, Mapping) else ""
     if kind not in ENCODERS:
-        raise DataError(f"{kind!r} is no kind of encoder\n{suggest_names(kind, ENCODERS)}")
+        raise DataError(f"{kind!r} is not a kind of encoder\n{suggest_names(kind, ENCODERS)}")
     try:
         encoder: Encoder = ENCODERS[kind].from_json(record)
     except (KeyError, TypeError, ValueError) as error:

@@ -125,4 +125,4 @@ def _is_float(value: str) -> bool:
         float(value)
     except ValueError:
         return False
-    return "_" not in value  # Python alone reads 1_000 as a number
+    return "_" not in value  # only Python reads 1_000 as a number

@@ -10,13 +10,13 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 _LONGEST_SIDE = 256  # pixels; larger images are thinned out
-_SMALLEST_SIDE = 4  # below, an array of three axes is no image
+_SMALLEST_SIDE = 4  # below, an array of three axes is not an image
 _CHANNELS = (1, 3, 4)
 _PNG_COLOR_TYPES = {1: 0, 3: 2, 4: 6}  # grey, RGB, RGB and alpha
 
 
 def to_pixels(array: Array) -> Array | None:
-    """An array of one image as bytes (height, width, channels); None if it is no image.
+    """An array of one image as bytes (height, width, channels); None if it is not an image.
 
     Channels may be first or last. Bytes stay; other numbers are stretched from their least to
     their greatest, since a model's input is usually standardized.

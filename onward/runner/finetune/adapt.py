@@ -163,7 +163,7 @@ def _with_lora(config: TrainConfig, subject: _StartingModel) -> AdaptedModel:
     if not targets:
         raise OptionError(
             "lora_targets: only the new head matches, which is trained without adapters\n"
-            "choose other layers, or train the head alone: freeze '*'"
+            "choose other layers, or train only the head: freeze '*'"
         )
     low_rank = add_lora(
         subject.model,
@@ -283,7 +283,7 @@ def _needed(model: ir.Model, outputs: Sequence[str]) -> set[str]:
 
 
 def _only_outputs(model: ir.Model, outputs: Sequence[str]) -> ir.Model:
-    """A copy with these outputs alone."""
+    """A copy with only these outputs."""
     copy = model.clone()
     copy.graph.outputs[:] = [value for value in copy.graph.outputs if value.name in outputs]
     return copy

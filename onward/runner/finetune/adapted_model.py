@@ -37,7 +37,7 @@ class AdaptedModel:
     """A model with what fine-tuning added, the options that training it needs, and its export.
 
     `export(tensors)` returns the model for inference: adapters merged, weights quantized.
-    `save_adapter(path, tensors)` writes the adapters alone; None where there are none.
+    `save_adapter(path, tensors)` writes only the adapters; None where there are none.
     `stages` are those of gradual unfreezing (unfreezing.py); a model without any has none.
     """
 

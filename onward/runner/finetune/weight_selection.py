@@ -30,7 +30,7 @@ class KnownWeights:
         model: the copy
         names: all float weights
         aliases: weights by the name of the torch parameter that each was computed from
-        likely: those that train if nothing is said: parameters that the outputs depend on
+        likely: those that train by default: parameters that the outputs depend on
     """
 
     model: ir.Model

@@ -151,7 +151,7 @@ def _numpy_type(name: str) -> np.dtype[Any]:
     """The type of that name, those of ml_dtypes included."""
     found = next((each.dtype for each in ELEMENT_TYPES if each.numpy == name), None)
     if found is None:
-        raise DataError(f"{name!r} is no type of a feed")
+        raise DataError(f"{name!r} is not a type of feed")
     return found
 
 

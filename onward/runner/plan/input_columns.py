@@ -121,11 +121,11 @@ def _may_feed(column: Column, port: TensorPort) -> bool:
     layouts = [sizes]
     if len(sizes) == 3:  # images may have their channels first or last
         layouts += [sizes[1:] + sizes[:1], sizes[-1:] + sizes[:-1]]
-    open_match = any(
+    same_shape = any(
         len(each) == len(rest) and all(m in (n, None) for m, n in zip(rest, each))
         for each in layouts
     )
-    return open_match or (len(rest) == len(sizes) + 1 and 1 in (rest[0], rest[-1]))
+    return same_shape or (len(rest) == len(sizes) + 1 and 1 in (rest[0], rest[-1]))
 
 
 def _is_array(column: Column) -> bool:
@@ -133,7 +133,7 @@ def _is_array(column: Column) -> bool:
 
 
 def _width(port: TensorPort) -> int | None:
-    """The numbers of one row; None if a size is open."""
+    """The numbers of one row; None if a size is not known."""
     width = 1
     for size in port.rest:
         if size is None:

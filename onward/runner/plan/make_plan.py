@@ -71,7 +71,7 @@ def make_plan(
     """Work out a run: columns, encoders, loss, optimizer, metrics, batches.
 
     `data` and `validation` replace those of the config, and may be anything that `open_data`
-    takes. Every guess is in the plan's `choices`, and can be said in the config instead.
+    takes. Every guess is in the plan's `choices`, and can be set in the config instead.
     """
     size = check_resolved(config)
     loaded = load(model, any_domain=True)

@@ -91,7 +91,7 @@ def make_batches(
 
 
 def _is_row_wise(preprocessing: Preprocessing, data: Dataset) -> bool:
-    """Whether a row's feeds depend on it alone: rows are not padded to the longest of a batch."""
+    """Whether a row's feeds depend only on it: rows are not padded to the longest of a batch."""
     target = () if preprocessing.target is None else (preprocessing.target,)
     return not any(
         None in source.shape[1:] and (column.dtype == TEXT or None in column.shape)

@@ -30,7 +30,7 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
 def find_target(
     config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
 ) -> tuple[str | None, ChosenSetting | None]:
-    """The target by setting or by name; None where what no input takes has to tell."""
+    """The target by setting or by name; None: it is among the columns that no input takes."""
     if config.target is not None:
         if config.target not in columns:
             hint = suggest_names(config.target, columns, "its columns are")

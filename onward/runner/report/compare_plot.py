@@ -28,7 +28,7 @@ PLOT_FORMATS = (*FORMATS, ".html")
 def write_plot(runs: Sequence[RunSummary], path: Path, columns: Sequence[str] = ()) -> None:
     """Write one plot of all runs as .svg, .png or .html; without columns, the main ones.
 
-    A column "loss" has the curves of training and of validation, "val_loss" the latter alone.
+    A column "loss" has the curves of training and of validation, "val_loss" only the latter.
     """
     check_plot_path(path)
     curves = {run.name: run.curves() for run in runs}

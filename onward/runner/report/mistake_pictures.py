@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onward.runner.events import Mistake
 
 _MOST = 60  # mistakes on a page
-_NUMBERS = 12  # of an input that is no image
+_NUMBERS = 12  # of an input that is not an image
 
 
 def describe_mistakes(mistakes: Iterable[Mistake], classes: Sequence[Any]) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ def plan_sweep(
         space = with_base_values(space, base)
     elif grid:
         points = list(grid_points(space))
-    alone = workers == 1 or "threads" in given or "threads" in space
+    keeps_threads = workers == 1 or "threads" in given or "threads" in space
     return SweepPlan(
         space,
         given,
@@ -75,7 +75,7 @@ def plan_sweep(
         timeout,
         prune,
         points,
-        {} if alone else {"threads": max(1, usable_cores() // workers)},
+        {} if keeps_threads else {"threads": max(1, usable_cores() // workers)},
         config.seed,
     )
 

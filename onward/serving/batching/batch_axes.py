@@ -25,7 +25,7 @@ def find_batch_axes(
     for name in given:
         if name not in names:
             hint = suggest_names(name, names, "the model has")
-            raise OptionError(f"batch_axes names {name!r}, which is no input or output\n{hint}")
+            raise OptionError(f"batch_axes names {name!r}, which is not an input or output\n{hint}")
     if not inputs:
         return "it has no inputs"
     axes: dict[str, int] = {}

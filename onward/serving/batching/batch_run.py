@@ -116,7 +116,7 @@ class BatchRunner:
             return self._explain(error)
 
     def _explain(self, error: BaseException) -> ServingError:
-        """What a client is told about a failed run."""
+        """The message to a client about a failed run."""
         if type(error) is not ServingError and isinstance(error, ServingError):
             return error
         reason = one_line(error)
@@ -155,20 +155,20 @@ class InstanceThread:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def _work(self) -> None:
-        get, run, tell = self._batches.get, self._runner.run, self._loop.call_soon_threadsafe
+        get, run, call = self._batches.get, self._runner.run, self._loop.call_soon_threadsafe
         try:
             while (batch := get()) is not None:
                 run(batch)
-                tell(self._finished, batch)
+                call(self._finished, batch)
                 del batch  # its tensors would stay in memory until the next one
             close_instance(self._instance)
-            tell(self._ended, self._instance)
-        except RuntimeError:  # the loop was closed: nobody waits for an answer
+            call(self._ended, self._instance)
+        except RuntimeError:  # the loop was closed: no request waits for an answer
             close_instance(self._instance)
 
 
 def close_instance(instance: Instance) -> None:
-    """Close an instance; a failure is logged, and hinders nobody."""
+    """Close an instance; a failure is only logged."""
     try:
         instance.close()
     except Exception:

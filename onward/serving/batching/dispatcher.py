@@ -51,7 +51,7 @@ class Dispatcher:
         self._is_stopped = False
         self._seconds_per_request = 0.0  # of an instance, as measured lately
         self.running = 0  # requests
-        self.is_urgent = False  # wait for nobody: set while the model drains
+        self.is_urgent = False  # wait for no other requests: set while the model drains
 
     @property
     def waiting(self) -> int:

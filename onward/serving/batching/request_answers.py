@@ -1,4 +1,4 @@
-"""Answer the requests of one model: build responses, count them, tell the observer."""
+"""Answer the requests of one model: build responses, count them, call the observer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The queue of one model: which waiting requests form the next batch, and when.
 
-Pure: it is told the time, and has no threads and no timers.
+Pure: the time is an argument, and there are no threads and no timers.
 
 scheduler.add(work)
 found = scheduler.next_batch(now)  # a list of work to run now, or the time to ask again
@@ -123,7 +123,7 @@ class BatchScheduler(Generic[W]):
     def next_batch(self, now: float, *, is_urgent: bool = False) -> list[W] | float:
         """The batch to start now, or the time to ask again: infinite if nothing waits.
 
-        `is_urgent`: wait for nobody. Expired work must have been taken before.
+        `is_urgent`: wait for no other requests. Expired work must have been taken before.
         """
         chosen: tuple[int, float] | None = None
         size, soonest = 0, math.inf

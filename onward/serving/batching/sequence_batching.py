@@ -1,7 +1,7 @@
 """State that is kept between the requests of a sequence, for recurrent models.
 
 Requests of one sequence run strictly in order, one at a time; those of different sequences are
-batched together. Pure: it is told the time.
+batched together. Pure: the time is an argument.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ class ClientCall(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """What may be said about a request in addition to its tensors."""
+    """The options of a request, in addition to its tensors."""
 
     request_id: str = ""
     priority: int = 0
-    has_timeout: bool = False  # the server is told how much time is left
+    has_timeout: bool = False  # the server gets the time that is left
     sequence_id: int | str | None = None
     sequence_start: bool = False
     sequence_end: bool = False
@@ -84,18 +84,18 @@ def infer(
     options: InferOptions | None = None,
 ) -> ClientCall[dict[str, Array]]:
     """Run a model: binary tensors in both directions."""
-    said = options or InferOptions()
+    given = options or InferOptions()
     tensors = [_input(name, array) for name, array in inputs.items()]
     data = tuple(each for _, each in tensors)
     header: Json = {"inputs": [about for about, _ in tensors]}
-    if said.request_id:
-        header["id"] = said.request_id
+    if given.request_id:
+        header["id"] = given.request_id
     if outputs is not None:
         header["outputs"] = [{"name": n, "parameters": {"binary_data": True}} for n in outputs]
     path = f"{_model_path(model, version)}/infer"
 
     def make(seconds: float | None) -> HttpRequest:
-        parameters = _parameters(said, seconds if said.has_timeout else None)
+        parameters = _parameters(given, seconds if given.has_timeout else None)
         start = json.dumps({**header, "parameters": parameters}, separators=(",", ":")).encode()
         headers = (
             ("Content-Type", "application/octet-stream"),
@@ -103,7 +103,7 @@ def infer(
         )
         return HttpRequest("POST", path, (start, *data), headers)
 
-    return ClientCall(make, read_outputs, may_repeat=said.sequence_id is None)
+    return ClientCall(make, read_outputs, may_repeat=given.sequence_id is None)
 
 
 def _input(name: str, array: Array) -> tuple[Json, bytes | memoryview]:

@@ -37,7 +37,7 @@ class _Place:
 
 
 class InferStream:
-    """One open stream; `on_end` is told when it ends."""
+    """One open stream; `on_end` is called when it ends."""
 
     def __init__(
         self,

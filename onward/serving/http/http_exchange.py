@@ -29,7 +29,7 @@ from onward.serving.requests import Cancel, InferRequest, InferResponse
 
 access_log = logging.getLogger("onward.serving.access")
 
-# Work above these sizes is done in a thread, so that other requests go on meanwhile.
+# Work above these sizes is done in a thread, so that other requests are not delayed.
 _HEAVY_JSON_BYTES = 256 << 10
 _HEAVY_COMPRESSED_BYTES = 64 << 10
 _HEAVY_JSON_ELEMENTS = 100_000

@@ -28,7 +28,7 @@ class Operation:
     answer: str  # the name of a schema
     body: str | None = None
     is_admin: bool = False
-    statuses: tuple[int, ...] = ()  # errors, besides those that each route may have
+    statuses: tuple[int, ...] = ()  # errors, in addition to those that each route may have
 
 
 def _of_model(ending: str, summary: str, tag: str, answer: str, **more: Any) -> list[Operation]:
@@ -162,7 +162,7 @@ def _signatures(core: Core) -> dict[str, list[TensorSpec]]:
         try:
             found[entry["name"]] = list(core.signature(entry["name"])[0])
         except ServingError:
-            continue  # unloaded meanwhile
+            continue  # unloaded since it was listed
     return found
 
 

@@ -1,5 +1,5 @@
-"""Read and write requests whose JSON was seen before: a client's requests mostly differ in their
-tensors alone.
+"""Read and write requests whose JSON was seen before: a client's requests mostly differ only in
+their tensors.
 
 Only requests with binary tensors, without an id, a sequence or shared memory are remembered.
 """

@@ -120,7 +120,7 @@ class _Client:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=1 << 24,
-            start_new_session=True,  # Ctrl-C reaches the parent, which tells its clients
+            start_new_session=True,  # Ctrl-C reaches the parent, which stops its clients
         )
         client = cls(process)
         head = {"plan": asdict(plan), "sizes": [len(each) for each in payloads]}
@@ -180,11 +180,11 @@ async def _run_child(plan: LoadPlan, payloads: Sequence[bytes]) -> LoadFigures:
 
     threading.Thread(target=wait_for_stop, daemon=True).start()
 
-    def tell(seconds: float, figures: LoadFigures) -> None:
+    def send(seconds: float, figures: LoadFigures) -> None:
         progress = {"seconds": seconds, "figures": figures.to_json()}
         print(json.dumps({"progress": progress}), flush=True)
 
-    return await load.run(tell)
+    return await load.run(send)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def read_feeds(path: Path, inputs: Sequence[TensorSpec]) -> list[Feeds]:
         if not requests:
             raise FeedError(f"{path} has no request: each line is one")
         return requests
-    raise FeedError(f"{path} is no file of requests: they are .npz or .jsonl")
+    raise FeedError(f"{path} is not a file of requests: they are .npz or .jsonl")
 
 
 def random_feeds(

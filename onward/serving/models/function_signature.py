@@ -74,11 +74,11 @@ def scalar_names(function: Callable[..., Any]) -> set[str]:
 
 
 def sample_feeds(specs: Sequence[TensorSpec], scalars: set[str], size: int) -> dict[str, Array]:
-    """Zeros, or empty texts, of the declared shapes, with `size` for what is open."""
+    """Zeros, or empty texts, of the declared shapes, with `size` for each dynamic dimension."""
     feeds: dict[str, Array] = {}
     for spec in specs:
-        open_shape = spec.shape or (() if spec.name in scalars else (-1, 1))
-        shape = tuple(size if n < 0 else n for n in open_shape)
+        declared = spec.shape or (() if spec.name in scalars else (-1, 1))
+        shape = tuple(size if n < 0 else n for n in declared)
         if spec.datatype == "BYTES":
             feeds[spec.name] = np.full(shape, b"" if spec.is_binary else "", object)
         else:
@@ -89,7 +89,7 @@ def sample_feeds(specs: Sequence[TensorSpec], scalars: set[str], size: int) -> d
 def output_specs(
     small: Mapping[str, Array], large: Mapping[str, Array], has_rank: bool
 ) -> list[TensorSpec]:
-    """The outputs that two trial calls with different sizes gave: sizes that differ are open.
+    """The outputs that two trial calls with different sizes gave: sizes that differ are dynamic.
 
     Without `has_rank`, inputs may have any rank, and so may outputs.
     """
@@ -112,7 +112,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
-    except (NameError, TypeError):  # annotations of names that exist for type checkers alone
+    except (NameError, TypeError):  # annotations of names that exist only for type checkers
         return {}
 
 

@@ -18,7 +18,7 @@ _LARGE = 32 << 20  # bytes of a file: it has its weights inside
 def check_memory(name: str, path: Path, limit: int) -> None:
     """Refuse a model whose files would exceed the memory limit of this process."""
     if not resident_memory.MEASURABLE:
-        _LOG.warning("total_memory_limit has no effect: this system does not tell memory in use")
+        _LOG.warning("total_memory_limit has no effect: this system does not report memory in use")
         return
     used, needed = resident_memory.resident(), _weight_files(path)
     if used + needed > limit:

@@ -146,7 +146,7 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _belongs(path: Path, stem: str) -> bool:
-    """Whether a file beside a model's is part of it. Others, such as a log, change all the time."""
+    """Whether a file next to a model's is part of it. Others, such as a log, change often."""
     return path.name.startswith(stem) or path.suffix in _DATA or path.name in _COMPANIONS
 
 

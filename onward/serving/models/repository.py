@@ -253,7 +253,7 @@ def _is_served(model: Model) -> bool:
 
 
 def _load_failed(name: str, failure: LoadFailure) -> RequestInvalid:
-    """What a client is told, in Triton's words."""
+    """The message to a client, in Triton's words."""
     reason = describe(failure.error)
     if failure.version is None:
         return RequestInvalid(f"failed to load {name!r}: {reason}")

@@ -11,12 +11,12 @@ _LOG = logging.getLogger("onward.serving")
 
 
 def combine_observers(observers: Sequence[Observer]) -> Observer:
-    """An observer that tells all of them."""
+    """An observer that calls all of them."""
     return Observers(observers) if observers else NoObserver()
 
 
 class Observers:
-    """Tells each observer in turn; the first error of each is logged, later ones are ignored."""
+    """Calls each observer in turn; the first error of each is logged, later ones are ignored."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)

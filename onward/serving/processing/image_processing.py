@@ -18,7 +18,7 @@ from onward.serving.tensor_data import DATATYPES
 from onward.sessions.image_feeds import ImageLayout, guess_layout
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-_SETTINGS = "preprocessor_config.json"  # of Hugging Face, beside the model
+_SETTINGS = "preprocessor_config.json"  # of Hugging Face, next to the model
 _DEFAULT_SIZE = 224
 
 

@@ -92,7 +92,7 @@ def add_processing(
 
 
 def load_function(text: str, folder: Path) -> Callable[..., Any]:
-    """The function of `module:function`; a file module.py beside the model is found first."""
+    """The function of `module:function`; a file module.py next to the model is found first."""
     module_name, _, name = text.partition(":")
     if not module_name or not name:
         raise OptionError(f"{text!r} is not a function: write module:function")

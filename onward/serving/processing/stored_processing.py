@@ -19,7 +19,7 @@ from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES
 from onward.sessions.image_feeds import ImageLayout
 
-# the format belongs to the runner, which is imported for models that it wrote alone
+# the format belongs to the runner, which is imported only for models that it wrote
 _stored: Any = LazyModule("onward.runner.plan.preprocessing")
 
 METADATA_KEY = "onward.preprocessing"

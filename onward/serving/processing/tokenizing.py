@@ -1,4 +1,4 @@
-"""Texts as inputs: a tokenizer.json beside the model makes input_ids and attention_mask."""
+"""Texts as inputs: a tokenizer.json next to the model makes input_ids and attention_mask."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tokenizer_preprocessing(
 
 def _open(path: Path) -> Any:
     if not path.is_file():
-        raise OptionError(f"there is no {path}: put the model's {FILE} beside it")
+        raise OptionError(f"there is no {path}: put the model's {FILE} next to it")
     try:
         from tokenizers import Tokenizer
     except ImportError:

@@ -134,7 +134,7 @@ def write_shared_model(path: str, folder: str) -> bool:
     """
     options = SessionOptions(
         optimized_model_filepath=os.path.join(folder, _MODEL),
-        log_severity_level=3,  # it warns that the file fits this machine alone, which is the key
+        log_severity_level=3,  # it warns that the file fits only this machine, which is the key
         config_entries={
             "session.optimized_model_external_initializers_file_name": _DATA,
             "session.optimized_model_external_initializers_min_size_in_bytes": _MIN_TENSOR,

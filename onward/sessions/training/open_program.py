@@ -188,7 +188,7 @@ class ProgramGraphOpener:
         )
 
     def _bound(self, graph: bytes | None, options: SessionOptions) -> BoundSession | None:
-        """A session on the CPU provider alone, bound in place: other providers copy."""
+        """A session on only the CPU provider, bound in place: other providers copy."""
         choice = choose(self._providers, None, options)
         is_alone = len(choice.leading_ort) == (len(choice.listed) if choice.named else 1)
         if graph is None or not is_alone or [name for name, _ in choice.leading_ort] != _CPU:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:  # they build graphs or start processes; a saved program does not need them
     auto_engine = LazyModule("onward.sessions.training.auto_engine")
 
-# Higher layers, for `from_torch` and `parallel` alone: docs/design/0013-layers.md, "Front doors"
+# Higher layers, only for `from_torch` and `parallel`: docs/design/0013-layers.md, "Front doors"
 _torch_session = LazyModule("onward.pytorch.torch_session")
 _distribution = LazyModule("onward.distributed.open_distributed")
 

@@ -131,7 +131,7 @@ def training_of(
     if len(rates) != len(own_rates):
         raise CheckpointMismatch(
             f"{where} has {len(rates)} learning rates, and this session has {len(own_rates)}\n"
-            "give the session the groups that it was saved with, or copy the tensors alone: "
+            "give the session the groups that it was saved with, or copy only the tensors: "
             "session.set_parameters(...)"
         )
     return dict(training)

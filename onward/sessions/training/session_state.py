@@ -108,7 +108,7 @@ class SessionState:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes that this process has sent to others; 0 where one process trains alone."""
+        """Bytes that this process has sent to others; 0 where one process trains by itself."""
         return getattr(self._engine, "bytes_sent", 0)
 
     @property

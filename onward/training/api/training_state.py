@@ -175,7 +175,7 @@ class TrainingState:
         """Write a parameter's data, of the same type and shape."""
         if self.missing:
             raise CheckpointNominal(
-                f"parameter {name!r} cannot be set alone: the checkpoint is nominal "
+                f"parameter {name!r} cannot be set by itself: the checkpoint is nominal "
                 "(names without data)\n"
                 "Please load all the parameter states first: "
                 "Module.copy_buffer_to_parameters(buffer, trainable_only=False)"

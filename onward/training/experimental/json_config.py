@@ -57,7 +57,7 @@ def load_from_json(ortmodule: Any, path: str | os.PathLike[str] | None = None) -
 
     Without a path, ORTMODULE_JSON_CONFIG_PATH gives it. `FallbackPolicy`, `SkipCheck`,
     `OnnxOpsetVersion` and `DebugOptions` have effect; settings of the peer's engine are kept in
-    the runtime options alone.
+    only the runtime options.
     """
     if not isinstance(ortmodule, ORTModule):
         kind = type(ortmodule).__name__

@@ -33,7 +33,7 @@ WITHOUT_EFFECT = {
     "ORTMODULE_MEMORY_OPT_PROBE_RECOMPUTE_LEVEL": "activations are not recomputed",
     "ORTMODULE_PRINT_INPUT_DENSITY": "inputs are not inspected",
     "ORTMODULE_PRINT_MEMORY_STATS": "use onward.measure_memory",
-    "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are told apart by their classes",
+    "ORTMODULE_SKIPPED_AUTOGRAD_FUNCTIONS": "functions are identified by their classes",
     "ORTMODULE_TRITON_DEBUG": "Triton kernels are Inductor's own",
     "ORTMODULE_TUNING_RESULTS_PATH": "it belongs to onnxruntime's CUDA kernels",
     "ORTMODULE_USE_EFFICIENT_ATTENTION": "attention is captured as one operator",

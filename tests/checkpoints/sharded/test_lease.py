@@ -53,7 +53,7 @@ def test_an_older_group_commits_nothing_and_loses_nothing(tmp_path: Path) -> Non
     assert committed(tmp_path) == [(1, 1), (2, 2)]
 
 
-def test_a_group_whose_parts_were_removed_is_told_who_owns_the_run(tmp_path: Path) -> None:
+def test_a_group_whose_parts_were_removed_learns_who_owns_the_run(tmp_path: Path) -> None:
     old = take_lease(tmp_path, "old", disk=DISK)
     place = SaveFolder(tmp_path, 5, old.token, 1)
     digest = write_part(place, 0, whole_pieces(TENSORS), disk=DISK)
@@ -74,7 +74,7 @@ def test_tokens_grow_even_if_the_file_of_the_last_is_lost(tmp_path: Path) -> Non
     assert take_lease(tmp_path, "second", disk=DISK).token == 2
 
 
-def test_two_groups_with_one_token_are_told_apart(tmp_path: Path) -> None:
+def test_two_groups_with_one_token_are_distinguished(tmp_path: Path) -> None:
     one = take_lease(tmp_path, "one", disk=DISK)
     one.path.unlink()  # nothing else shows that there was a token
     two = take_lease(tmp_path, "two", disk=DISK)

@@ -179,7 +179,7 @@ def test_standardized_logits_learn_from_a_teacher_of_another_scale() -> None:
     assert not any("has a deviation of" in note for note in report.notes)
 
 
-def test_student_may_have_fewer_inputs_and_an_open_batch() -> None:
+def test_student_may_have_fewer_inputs_and_a_dynamic_batch() -> None:
     op = OpBuilder()
     x, more = op.input("x", "float32", [1, 6]), op.input("more", "float32", [1, 6])
     teacher = op.model(y=op.MatMul(op.Add(x, more), np.ones((6, 4), np.float32)))

@@ -1,4 +1,4 @@
-"""StoredBatches: each epoch holds every batch once; the order depends on the seed alone."""
+"""StoredBatches: each epoch holds every batch once; the order depends only on the seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_epoch_holds_every_batch_once(memory: int) -> None:
     assert stored.count == 5
 
 
-def test_order_depends_on_the_seed_alone() -> None:
+def test_order_depends_only_on_the_seed() -> None:
     a, b, c = batches(20), batches(20), batches(20, seed=1)
     assert a.count == 20
     ours = [a.at(step)[0] for step in range(20, 40)]

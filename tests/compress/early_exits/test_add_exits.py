@@ -170,7 +170,7 @@ def test_training_together_is_kept_only_if_it_saves_more() -> None:
 
 
 @pytest.mark.integration
-def test_an_exit_that_never_knows_leaves_nobody() -> None:
+def test_an_exit_that_is_never_sure_lets_no_row_leave() -> None:
     """The answer comes from an input that the exit does not see."""
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 6))

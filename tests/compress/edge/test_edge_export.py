@@ -184,7 +184,7 @@ def test_node_measures_models(tmp_path: Path) -> None:
     assert "Fancy" in times["bad"].error
 
 
-def test_loaders_keep_odd_names_apart() -> None:
+def test_loaders_give_odd_names_different_variables() -> None:
     ports = [Port(name=n, type="float32", shape=("n", 2)) for n in ("a.b", "a:b", "1st")]
     for target in TARGETS:
         _, text = write_loader(target, "model.onnx", ports, ports)

@@ -122,7 +122,7 @@ def test_report_says_which_weights_lost_what_was_learned() -> None:
 
 
 @pytest.mark.integration
-def test_model_before_tuning_is_kept_if_it_alone_is_within_the_budget(
+def test_model_before_tuning_is_kept_if_only_it_is_within_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def learn_wrong_signs(original: Any, model: ir.Model, *_: Any, **__: Any) -> tuning.Learned:

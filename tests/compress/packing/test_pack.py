@@ -245,7 +245,7 @@ def test_full_disk_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyP
     assert not path.with_suffix(".onnxpack").exists()
 
 
-def test_progress_is_told_each_tensor(path: Path) -> None:
+def test_progress_is_called_for_each_tensor(path: Path) -> None:
     steps: list[tuple[str, float, float | None]] = []
     pack(path, progress=lambda *step: steps.append(step))
     assert steps == [("packing w", 0, 2), ("packing v", 1, 2)]

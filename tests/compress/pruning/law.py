@@ -60,8 +60,8 @@ def check_law(
     chosen = random if removal is None else removal
     pruned, masked = remove_units(ready, chosen), mask_model(ready, chosen)
     session = InferenceSession(masked)
-    open_sizes = {str(dim) for value in session.get_inputs() for dim in value.shape}
-    known = {name: size for name, size in (sizes or {}).items() if name in open_sizes}
+    dynamic_sizes = {str(dim) for value in session.get_inputs() for dim in value.shape}
+    known = {name: size for name, size in (sizes or {}).items() if name in dynamic_sizes}
     feeds = random_feeds(session.get_inputs(), known, seed)
     for y, expected in zip(
         InferenceSession(pruned).run(None, feeds), session.run(None, feeds), strict=True

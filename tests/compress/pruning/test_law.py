@@ -225,7 +225,7 @@ def test_shape_that_is_data_stays_that_of_the_original() -> None:
     op = Net()
     x = op.input("x", "float32", ("batch", 6))
     h = op.MatMul(x, op.weight(6, 8))
-    width = op.Cast(op.Shape(op.Relu(h)), to=1)  # the batch is open: it is not folded
+    width = op.Cast(op.Shape(op.Relu(h)), to=1)  # the batch is dynamic: it is not folded
     y = op.MatMul(op.Div(h, op.Slice(width, [1], [2])), op.weight(8, 3))
     assert [group.count for group in check_law(op.finish(y), sizes={"batch": 2})] == [8]
 

@@ -25,7 +25,7 @@ def test_operators_without_integer_kernels_are_found(model: ir.Model, rows: dict
     assert found == ["Tanh_1", "Tanh_3"]
 
 
-def test_they_are_taken_out_of_the_plan(model: ir.Model, rows: dict[str, Any]) -> None:
+def test_unfused_nodes_are_taken_out_of_the_plan(model: ir.Model, rows: dict[str, Any]) -> None:
     quantizer, undone = make(model, rows), dict[str, str]()
     plan, written = drop_unfused(quantizer, quantizer.plan, undone, CPU)
     assert list(plan) == ["MatMul_0", "MatMul_2", "MatMul_4"]

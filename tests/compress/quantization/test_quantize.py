@@ -141,7 +141,7 @@ def test_any_opset_is_quantized(opset: int, rows: dict[str, Any]) -> None:
     assert quantize(chain(*WEIGHTS, opset=opset), rows, memory=False).helped
 
 
-def test_the_steps_are_told(model: ir.Model, rows: dict[str, Any]) -> None:
+def test_progress_is_called_for_each_step(model: ir.Model, rows: dict[str, Any]) -> None:
     steps: list[str] = []
     quantize(model, rows, memory=False, progress=lambda step, done, total: steps.append(step))
     assert steps[0] == "preparing the model and measuring ranges"

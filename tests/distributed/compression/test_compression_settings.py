@@ -1,4 +1,4 @@
-"""The settings of compressions: what they refuse, and the bytes that they foretell."""
+"""The settings of compressions: what they refuse, and the bytes that they predict."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def reduce_steps(communicator: Any, kind: Any, places: Places, steps: int) -> tu
     steps=st.integers(1, 4),
     shapes=st.lists(st.lists(st.integers(1, 9), max_size=3), min_size=1, max_size=4),
 )
-def test_what_was_sent_and_what_was_kept_is_everything(
+def test_sent_and_kept_gradients_add_up_to_all(
     kind: Any, size: int, steps: int, shapes: list[list[int]]
 ) -> None:
     places = place({str(i): tuple(each) for i, each in enumerate(shapes)}, np.dtype("float32"))

@@ -87,14 +87,14 @@ def test_all_processes_end_with_the_same_bits(found: list[list[dict[str, Any]]])
                     assert ours.tobytes() == theirs.tobytes(), settings
 
 
-def test_the_bytes_are_those_that_were_foretold(found: list[list[dict[str, Any]]]) -> None:
+def test_the_bytes_are_those_that_were_predicted(found: list[list[dict[str, Any]]]) -> None:
     size = len(found)
     for settings, each in zip(SETTINGS, found[0]):
         if settings == PowerSGD(start_step=100):
-            foretold = sum(2 * 4 * places.size * (size - 1) // size for places in BUCKETS)
+            predicted = sum(2 * 4 * places.size * (size - 1) // size for places in BUCKETS)
         else:
-            foretold = sum(settings.bytes_sent(places, size) for places in BUCKETS)
-        assert each["sent"] == 3 * foretold, settings
+            predicted = sum(settings.bytes_sent(places, size) for places in BUCKETS)
+        assert each["sent"] == 3 * predicted, settings
 
 
 def test_the_result_estimates_the_sum(found: list[list[dict[str, Any]]]) -> None:

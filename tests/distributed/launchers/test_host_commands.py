@@ -85,13 +85,13 @@ def test_machines_that_do_not_fit(machines: Machines, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "2:1", "a", "1:", "1:2:3", "-1", "²"])
-def test_what_is_no_number_of_machines(text: str) -> None:
+def test_invalid_numbers_of_machines(text: str) -> None:
     with pytest.raises(OptionError, match="--nodes takes N or MIN:MAX"):
         read_nodes(text)
 
 
 @pytest.mark.parametrize("text", ["", ":5", "a:", "a:b", "a:70000", "::1", "a:-1"])
-def test_what_is_no_endpoint(text: str) -> None:
+def test_invalid_endpoints(text: str) -> None:
     with pytest.raises(OptionError, match="is not HOST:PORT"):
         read_endpoint(text)
 
@@ -126,7 +126,7 @@ def test_commands(tmp_path: Path) -> None:
     [
         ([], OptionError, "there is no command to launch"),
         (["none.py"], FileMissing, "no script at none.py"),
-        (["no-such-program"], OptionError, "is no script, no program, and not train"),
+        (["no-such-program"], OptionError, "is not a script, a program, or train"),
     ],
 )
 def test_commands_that_do_not_exist(

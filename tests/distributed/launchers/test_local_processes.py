@@ -63,7 +63,7 @@ def test_processes_get_ranks_variables_and_their_arguments_unchanged(
 
 
 @pytest.mark.integration
-def test_a_failure_starts_all_again_and_the_last_one_is_told(
+def test_a_failure_starts_all_again_and_the_last_one_is_reported(
     workers: Workers, start: Start, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = start(max_restarts=1, show_all=True)

@@ -75,7 +75,7 @@ def test_ranks_of_each_launcher(variables: dict[str, str], expected: Ranks | Non
         ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not: the variables of mpirun"),
         ({"PMI_SIZE": "2"}, "PMI_SIZE is set, and PMI_RANK is not"),
         ({"SLURM_PROCID": "0"}, "SLURM_PROCID is set, and SLURM_STEP_NUM_TASKS is not"),
-        ({"PMIX_RANK": "0"}, "PMIX_RANK is set, and no variable tells the number of processes"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK is set, and no variable has the number of processes"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "torchrun set RANK='x', which is not a number"),
         ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK='-1', which is not a number"),
         ({"RANK": "²", "WORLD_SIZE": "2"}, "which is not a number"),
@@ -107,7 +107,7 @@ def test_hosts_of_slurm(text: str, hosts: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["", ",", "node[", "node[a-b]", "node[3-1]", "a b", "n[1-9999999]", "a,["]
 )
-def test_what_is_no_list_of_hosts(text: str) -> None:
+def test_invalid_lists_of_hosts(text: str) -> None:
     with pytest.raises(OptionError, match="is not a list of hosts"):
         expand_hosts(text)
 

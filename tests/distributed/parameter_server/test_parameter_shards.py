@@ -112,7 +112,7 @@ def test_a_server_that_was_forgotten() -> None:
         ParameterServerWorker(open_session(program), [server.connection()])
 
 
-def test_what_cannot_be_divided() -> None:
+def test_programs_that_cannot_be_sharded() -> None:
     clipped = make_program(clip_norm=1.0)
     assert shard_program(clipped, 1, 0).names
     with pytest.raises(OptionError, match="clip_norm is of all gradients"):

@@ -168,7 +168,7 @@ def message(header: Any) -> bytes:
     ],
     ids=["length", "json", "list", "huge", "tensors", "none", "shape", "pickle"],
 )  # fmt: skip
-def test_malformed_requests_end_their_connection_alone(
+def test_malformed_requests_end_only_their_connection(
     server: ParameterServer, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = server.listen(TOKEN)

@@ -107,7 +107,7 @@ def test_flops_of_buckets_sum_up_to_all() -> None:
 
 
 def test_segments_follow_the_order_of_the_backward_pass() -> None:
-    """The last layer's gradients need its own product alone, the first layer's all others' too."""
+    """The last layer's gradients need only its own product, the first layer's all others' too."""
     program = compile_classifier(classifier())
     found = measure_costs(program).bucket_flops([["last"], *rest(program)], 16)
     product = 2 * 16 * 8 * 5
@@ -119,7 +119,7 @@ def rest(program: Program) -> list[list[str]]:
     return [[name for name in program.layout.names if name != "last"]]
 
 
-def test_open_dimensions_are_1_or_as_given() -> None:
+def test_dynamic_dimensions_are_1_or_as_given() -> None:
     program = compile_classifier(layers(time="time"))
     assert measure_costs(program).sizes == {"time": 1}
     longer = measure_costs(program, {"time": 50})

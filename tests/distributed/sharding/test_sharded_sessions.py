@@ -155,7 +155,7 @@ def test_pieces_make_up_the_tensors(parallel: Parallel, optimizer: str) -> None:
             assert piece.shape == tensors[name].shape
             assert piece.array.ndim == 1
             where = slice(piece.start, piece.stop)
-            assert np.isnan(joined[name][where]).all()  # nobody else has them
+            assert np.isnan(joined[name][where]).all()  # no other process has them
             joined[name][where] = piece.array
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(joined[name].reshape(tensor.shape), tensor, err_msg=name)

@@ -157,7 +157,7 @@ def test_views_move_nothing_and_gather_reads_its_result() -> None:
     assert reshape == Cost()
 
 
-def test_an_open_dimension_has_the_given_size_or_one() -> None:
+def test_a_dynamic_dimension_has_the_given_size_or_one() -> None:
     text = "(float[batch,4,n] x) => (y) { y = Relu(x) }"
     found = costs_of(text, batch=8)
     assert found.flops == 8 * 4

@@ -14,7 +14,7 @@ def test_metadata_is_read_without_opening_the_model() -> None:
     assert metadata_of(serialized(mlp())) == {}
 
 
-def test_the_checksum_is_of_the_graph_alone() -> None:
+def test_the_checksum_is_only_of_the_graph() -> None:
     model = mlp()
     before = graph_checksum(serialized(model))
     model.metadata_props["a"] = "b"

@@ -64,7 +64,7 @@ def test_bound_by_waiting_in_gaps_dispatch_and_threads() -> None:
         {"gaps between nodes": 100 / 150, "dispatch": 20 / 150, "threads": 12 / 150}
     )
     assert verdict.sentence == (
-        "Bound by waiting: 88 % of the time is no node's work: 67 % in gaps between nodes, "
+        "Bound by waiting: 88 % of the time is not the work of a node: 67 % in gaps between nodes, "
         "13 % in dispatching 10 small nodes, 8 % in threads that wait for each other."
     )
 

@@ -248,7 +248,7 @@ def test_inductor_is_not_tried_if_torch_is_much_slower(race: Any) -> None:
     assert "Inductor" in FakeTrial.opened
 
 
-def test_code_compiled_for_one_shape_is_chosen_for_that_shape_alone(race: Any) -> None:
+def test_code_compiled_for_one_shape_is_chosen_only_for_that_shape(race: Any) -> None:
     result = race({"CPU": 1.0, "Torch": 2.0, "Inductor": 0.5})
     assert str(result.best({"x": (2, 4)})) == "Inductor"
     assert str(result.best({"x": (1, 4)})) == "CPU"
@@ -265,14 +265,14 @@ def test_onnxruntime_is_the_default_if_all_candidates_fail(race: Any) -> None:
 def test_a_result_is_cached_by_model_and_shapes(path: Path, tmp_path: Path) -> None:
     options = TuningOptions(**QUICK, folder=str(tmp_path / "kept"))
     first = tuning.tune(path, FEEDS, options)
-    said: list[Any] = []
-    again = tuning.tune(path, FEEDS, options, progress=lambda *told: said.append(told))
+    shown: list[Any] = []
+    again = tuning.tune(path, FEEDS, options, progress=lambda *step: shown.append(step))
     assert again == first
-    assert not said
+    assert not shown
     tuning.tune(
-        path, {"x": np.ones((64, 4), np.float32)}, options, progress=lambda *t: said.append(t)
+        path, {"x": np.ones((64, 4), np.float32)}, options, progress=lambda *t: shown.append(t)
     )
-    assert said
+    assert shown
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
@@ -316,7 +316,7 @@ def test_fixed_shapes_are_measured_when_the_session_opens(measured: Any) -> None
     assert session.get_providers() == [CPU]
 
 
-def test_open_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
+def test_dynamic_shapes_are_measured_when_they_are_fed(measured: Any) -> None:
     session = onward.InferenceSession(doubled("batch", 4), providers=["auto"])
     assert measured == []
     assert session.get_inputs()[0].shape == ["batch", 4]

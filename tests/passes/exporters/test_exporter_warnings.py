@@ -106,8 +106,8 @@ def test_shared_zeros_are_logged(
     assert shared_by_layers(model, ["w1", "w2", "b"]) == found
     with caplog.at_level(logging.WARNING, "onward"):
         TrainingSession(model, MSE(), SGD(lr=0.1))
-    said = "layers share tensors that hold one number throughout ('b'): an exporter has merged"
-    assert (said in caplog.text) == bool(found)
+    message = "layers share tensors that hold one number throughout ('b'): an exporter has merged"
+    assert (message in caplog.text) == bool(found)
 
 
 @pytest.mark.parametrize(("training", "p", "idle"), [(False, 0.5, ["1"]), (True, 0.5, [])])
@@ -119,5 +119,5 @@ def test_dropout_exported_in_eval_mode_is_logged(
     assert idle_dropouts(ir.from_proto(model)) == idle
     with caplog.at_level(logging.WARNING, "onward"):
         TrainingSession(model, MSE(), SGD(lr=0.1))
-    said = "Dropout drops nothing ('1'): the model was exported in eval mode, or with p=0; call "
-    assert (said in caplog.text) == bool(idle)
+    message = "Dropout drops nothing ('1'): the model was exported in eval mode, or with p=0; call "
+    assert (message in caplog.text) == bool(idle)

@@ -33,14 +33,14 @@ def model() -> ir.Model:
 
 def test_is_parameter_of_initializers() -> None:
     made = model()
-    said = Provenance(made)
-    found = {name: said.is_parameter(made.graph.initializers[name]) for name in NAMES}
+    provenance = Provenance(made)
+    found = {name: provenance.is_parameter(made.graph.initializers[name]) for name in NAMES}
     assert found == {
         "w": True,
         "folded": True,
         "buffer": False,
         "constant": False,
-        "zeros": False,  # of w, it has the shape alone
+        "zeros": False,  # of w, it has only the shape
         "silent": None,
         "one": True,
     }
@@ -84,7 +84,7 @@ def test_changed_parameters_are_logged_in_one_line(
         "tensors, each trained separately: 'a'); export with optimize=False"
     ]
     caplog.clear()
-    warn_of_changes(made, ["c"])  # nobody trains the others
+    warn_of_changes(made, ["c"])  # the others are not trained
     assert not caplog.records
 
 
@@ -114,7 +114,7 @@ class Normed(nn.Sequential):
 @pytest.mark.integration
 @pytest.mark.sampled()
 @pytest.mark.parametrize(
-    ("module", "shape", "said"),
+    ("module", "shape", "message"),
     [
         (Recurrent, (2, 5, 3), "separately: 'cell.weight_hh_l0', 'cell.bias_hh_l0')"),
         (Zero, (2, 3), "(missing or merged with others: '0.bias')"),
@@ -122,13 +122,13 @@ class Normed(nn.Sequential):
     ],
 )
 def test_changes_of_an_optimised_export_are_logged(
-    module: type[nn.Module], shape: tuple[int, ...], said: str, caplog: pytest.LogCaptureFixture
+    module: type[nn.Module], shape: tuple[int, ...], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
     made = module().eval()
     for options in ({}, {"optimize": False}):
         TrainingSession(exported(made, torch.randn(shape), **options), MSE(), SGD(lr=0.1))
-        assert (said in caplog.text) == (not options)
+        assert (message in caplog.text) == (not options)
         caplog.clear()
 
 

@@ -169,7 +169,7 @@ def merged(*calls: str) -> ir.Model:
         (["%1 = (%p_a, %p_b)", "", "%3 = (%p_c, %p_d)", ""], ["a", "b"]),
         (["%1 = (%p_c)", "%2 = (%p_d)", "%1 = (%p_c)", "%2 = (%p_d)"], ["a", "b"]),
     ],
-    ids=["two", "one for two", "two calls disagree", "two for one", "nobody at home"],
+    ids=["two", "one for two", "two calls disagree", "two for one", "no module"],
 )
 def test_merged_parameters_are_separated_by_calls(calls: list[str], names: list[str]) -> None:
     model = merged(*calls)
@@ -228,13 +228,13 @@ def test_an_export_of_the_older_exporter_is_trained_as_torch_trains_it(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
-    make, x, said = OLDER[name]
+    make, x, message = OLDER[name]
     module = make()
     model = exported_by_torchscript(module, x)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "onward"):
         session = TrainingSession(model, MSE(), SGD(lr=0.1))
-    assert said in caplog.text if said else not caplog.text
+    assert message in caplog.text if message else not caplog.text
     assert len(session.parameters) == len(list(module.parameters()))
     target = torch.randn(module(x).shape)
     feeds = {"x": x.numpy(), "target": target.numpy()}

@@ -55,7 +55,7 @@ def test_known_sizes_are_constants(build: Build, operator: str) -> None:
 
 
 @pytest.mark.parametrize("build", [heads, sliced, halved])
-def test_named_sizes_are_copied_or_left_open(build: Build) -> None:
+def test_named_sizes_are_copied_or_left_dynamic(build: Build) -> None:
     left = left_after(built(lambda op, x: op.Relu(build(op, x)), ("b", "t", 8)), 1)
     assert len(left) == 2
 

@@ -15,7 +15,7 @@ from tests.passes.one_graph import Build, built, left_after
 NOTHING: dict[str, Build] = {
     "identity": lambda op, x: op.Identity(x),
     "dropout": lambda op, x: op.Dropout(x, 0.5),
-    "dropout told so": lambda op, x: op.Dropout(x, 0.5, False),
+    "dropout with training_mode False": lambda op, x: op.Dropout(x, 0.5, False),
     "add 0": lambda op, x: op.Add(x, 0.0),
     "0 add": lambda op, x: op.Add(0.0, x),
     "add zeros": lambda op, x: op.Add(x, np.zeros((1, 4), np.float32)),

@@ -65,7 +65,7 @@ def both_turned(op: OpBuilder, a: Any, b: Any) -> Any:
     return op.Transpose(op.MatMul(*turned), perm=[0, 2, 1])
 
 
-def test_a_product_of_transposes_needs_none_of_them() -> None:
+def test_a_product_of_transposes_has_no_transpose_left() -> None:
     assert left_after(built(both_turned, (2, 3, 4), (2, 5, 3)), TRAINING) == ["MatMul"]
 
 

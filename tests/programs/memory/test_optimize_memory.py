@@ -66,7 +66,7 @@ def test_losses_and_parameters_are_the_same(memory: Memory, engine: str) -> None
 
 @pytest.mark.integration
 @pytest.mark.parametrize("engine", ENGINES)
-def test_open_batch_trains_with_any_size(engine: str) -> None:
+def test_dynamic_batch_trains_with_any_size(engine: str) -> None:
     memory = Memory(budget="60%")
     feeds = transformer_feeds(3)
     expected, _ = train(transformer("batch"), feeds, None, engine)

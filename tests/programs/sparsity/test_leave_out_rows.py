@@ -33,7 +33,7 @@ MASKS = {
     "empty sample": lengths(6, 0, 3),
     "numbers": lengths(6, 2, 3) * 2,
 }
-ENDS = [  # of a transformer, with which settings, on which engine, and what is said
+ENDS = [  # of a transformer, with which settings, on which engine, and the description
     ("first", {"blocks": 2}, ORT, "padding of 'mask' is left out of 44 nodes, 12 of them"),
     ("first", {}, TORCH, "padding of 'mask' is left out of 23 nodes, 6 of them"),
     ("mean", {"shape": (3, 6)}, TORCH, "padding of 'mask' is left out of 23 nodes, 6 of them"),

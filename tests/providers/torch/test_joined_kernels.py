@@ -18,7 +18,7 @@ def joined(nodes: list[Any], *_: Any) -> list[list[Any]]:
     return [nodes]
 
 
-def test_large_kernels_stay_alone() -> None:
+def test_large_kernels_are_not_joined() -> None:
     sizes = {
         "small": {"x": 9, "y": 16384},
         "pixels": {"x": sympy.Integer(50176), "y": sympy.Integer(384)},

@@ -30,9 +30,9 @@ SMALL: dict[str, dict[str, Any]] = {
 def make_feeds(model: ir.Model, batch: int, time: int = 5, seed: int = 0) -> dict[str, Array]:
     """Random feeds; tokens are never padding."""
     rng, feeds = np.random.default_rng(seed), {}
-    open_sizes = {"batch": batch, "time": time}
+    dynamic_sizes = {"batch": batch, "time": time}
     for value in model.graph.inputs:
-        shape = [open_sizes.get(str(size), size) for size in value.shape or ()]
+        shape = [dynamic_sizes.get(str(size), size) for size in value.shape or ()]
         if value.name == "tokens":
             feeds[value.name] = rng.integers(1, TOKENS, shape)
         elif value.dtype == ir.DataType.INT64:

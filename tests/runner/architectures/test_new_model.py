@@ -74,7 +74,7 @@ def test_model_is_valid_and_runs_with_any_batch_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_weights_depend_on_the_seed_alone(name: str) -> None:
+def test_weights_depend_only_on_the_seed(name: str) -> None:
     def draw(seed: int) -> dict[str, Any]:
         model = new_model(name, seed, **SMALL[name])
         first = list(model.graph.initializers.items())[:6]  # each is drawn by itself

@@ -86,7 +86,7 @@ def test_padding_changes_no_score(name: str, dropout: float) -> None:
     np.testing.assert_allclose(run(model, feeds), run(model, padded), rtol=1e-4, atol=1e-6)
 
 
-def test_sequence_of_padding_alone_has_finite_scores() -> None:
+def test_sequence_of_only_padding_has_finite_scores() -> None:
     tokens: Any = np.zeros((2, 4), np.int64)
     for name in ("transformer", "lstm"):
         assert np.isfinite(run(new_model(name, **SMALL[name]), {"tokens": tokens})).all()

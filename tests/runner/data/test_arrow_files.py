@@ -1,4 +1,4 @@
-"""Parquet, Arrow and folders of Hugging Face's `datasets`: through open_data, on pyarrow alone."""
+"""Parquet, Arrow and folders of Hugging Face's `datasets`: through open_data, with only pyarrow."""
 
 from __future__ import annotations
 

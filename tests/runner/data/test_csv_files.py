@@ -89,7 +89,7 @@ def test_chunks_of_the_file_do_not_show(write: Write, monkeypatch: pytest.Monkey
 WRONG = {
     "empty": ("", "data.csv is empty"),
     "blank": ("\n\n", "data.csv is empty"),
-    "mark alone": ("\ufeff", "data.csv is empty"),
+    "only a mark": ("\ufeff", "data.csv is empty"),
     "no rows": ("a,b\n", "it has a header, but no rows"),
     "no header": ("1,2\n3,4\n", "data.csv has no header: its first line is '1', '2'"),
     "same names": ("a,a\n1,2\n", "the header names 'a' twice"),

@@ -57,9 +57,9 @@ def test_one_hot_has_a_column_for_each_category() -> None:
 @pytest.mark.parametrize("kind", [ClassLabels, OneHotColumn])
 def test_an_unknown_category_is_named_with_its_column_and_row(kind: Any) -> None:
     encoder = kind("kind", ("cat", "dog"))
-    with pytest.raises(DataError, match=r"row 41, column 'kind': 'dgo' is none of the .*\n.*'dog"):
+    with pytest.raises(DataError, match=r"row 41, column 'kind': 'dgo' is not one of .*\n.*'dog"):
         encoder.apply(np.array(["cat", "dgo"], object), np.array([7, 41]))
-    with pytest.raises(DataError, match=r"row 1, column 'kind': 9 is none .*\n.* had 'cat', 'dog'"):
+    with pytest.raises(DataError, match=r"row 1, column 'kind': 9 is not .*\n.* had 'cat', 'dog'"):
         encoder.apply(np.array(["cat", 9], object))
 
 
@@ -177,7 +177,7 @@ def test_encoders_survive_json(name: str) -> None:
 
 
 def test_wrong_records_are_refused() -> None:
-    with pytest.raises(DataError, match=r"'Standardise' is no kind .*\ndid you mean 'Standardize'"):
+    with pytest.raises(DataError, match=r"'Standardise' is not a .*\ndid you mean 'Standardize'"):
         encoder_from_json({"kind": "Standardise"})
     with pytest.raises(DataError, match="the record of a ClassLabels is damaged: KeyError"):
         encoder_from_json({"kind": "ClassLabels", "column": "x"})

@@ -34,7 +34,7 @@ def test_pillow_reads_the_same_pixels(channels: int) -> None:
         (np.array(["text"]), None),
     ],
 )
-def test_images_are_told_by_their_shape(
+def test_images_are_recognised_by_their_shape(
     array: np.ndarray[Any, Any], shape: tuple[int, ...] | None
 ) -> None:
     pixels = to_pixels(array)

@@ -170,7 +170,7 @@ def test_convolutions_keep_their_padding_and_dilation() -> None:
         assert_adapts(op.model(y=y), {"x": random(2, 3, 7)}, alpha=3.0)
 
 
-def test_dropout_is_active_while_training_alone() -> None:
+def test_dropout_is_active_only_while_training() -> None:
     adapted = add_lora(conv_net(), 2, dropout=0.5)
     tensors, x = moved(adapted), random(8, 3, 6, 6)
     options = onward.TrainingOptions(trainable=adapted.names)

@@ -55,7 +55,9 @@ def test_many_numbers_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert whole.totals() == parts.totals()
 
 
-def test_numbers_of_very_different_sizes_are_added_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_different_sizes_are_added_separately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(exact_sums, "_MOST_CELLS", 100)
     sums = ExactSums(3)
     sums.add([1e300, 0.5, -1e-300, 2.0], np.array([0, 1, 2, 1]))

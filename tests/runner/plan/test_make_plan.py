@@ -353,7 +353,7 @@ def test_output_of_the_targets_name_is_trained() -> None:
     assert plan.output == "kind"
 
 
-def test_open_channels_last_input_of_channels_first_images() -> None:
+def test_dynamic_channels_last_input_of_channels_first_images() -> None:
     op = onward.OpBuilder()
     x = op.input("x", "float32", ("n", None, None, 3))
     means = op.ReduceMean(x, np.array([1, 2]), keepdims=0)

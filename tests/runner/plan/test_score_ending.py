@@ -223,4 +223,4 @@ def test_scikit_learn_keeps_its_outputs(tmp_path: Path, labels: list[Any], zippe
         scored = np.array([[row[each] for each in labels] for row in scored])
     np.testing.assert_allclose(np.sum(scored, 1), 1, rtol=1e-5)
     own = np.where(LABELS == 1, np.asarray(scored)[:, 1], np.asarray(scored)[:, 0])
-    assert own.mean() > 0.8  # probabilities are trained, not their order alone
+    assert own.mean() > 0.8  # probabilities are trained, not only their order

@@ -22,7 +22,7 @@ SPACE = read_search(
 
 
 def rows(count: int) -> list[TrialRow]:
-    """The learning rate alone decides."""
+    """Only the learning rate decides."""
     found = []
     for n in range(count):
         settings = {

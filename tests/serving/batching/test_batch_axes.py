@@ -46,7 +46,7 @@ def test_an_axis_that_does_not_exist_is_named() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(OptionError, match="batch_axes names 'z', which is no input or output"):
+    with pytest.raises(OptionError, match="batch_axes names 'z', which is not an input or output"):
         find_batch_axes([spec("x", -1)], [spec("y", -1)], {"z": 0})
 
 

@@ -44,9 +44,9 @@ def test_options_are_sent(server: Any, connect: Connect) -> None:
     assert headers["authorization"] == "Bearer secret"
     header = json.loads(body[: int(headers["inference-header-content-length"])])
     assert header["id"] == "r" and header["outputs"][0]["name"] == "y"
-    said = header["parameters"]
-    assert 0 < said.pop("timeout") <= 30_000_000
-    assert said == {
+    parameters = header["parameters"]
+    assert 0 < parameters.pop("timeout") <= 30_000_000
+    assert parameters == {
         "binary_data_output": True, "a": 1, "priority": 2, "sequence_id": 5,
         "sequence_start": True, "sequence_end": False,
     }  # fmt: skip

@@ -88,9 +88,14 @@ def test_a_model_is_run(grpc_server: TinyGrpcServer, connect: Connect) -> None:
     assert (name, request.model_name, request.model_version) == ("ModelInfer", "double", "2")
     assert request.id == "r" and [each.name for each in request.outputs] == ["y"]
     assert metadata["authorization"] == "Bearer secret"
-    said = messages.parameter_values(request.parameters)
-    assert 0 < said.pop("timeout") <= 30_000_000
-    assert said == {"priority": 1, "sequence_id": 4, "sequence_start": True, "sequence_end": False}
+    sent = messages.parameter_values(request.parameters)
+    assert 0 < sent.pop("timeout") <= 30_000_000
+    assert sent == {
+        "priority": 1,
+        "sequence_id": 4,
+        "sequence_start": True,
+        "sequence_end": False,
+    }
 
 
 def test_lists_in_both_directions(grpc_server: TinyGrpcServer, connect: Connect) -> None:

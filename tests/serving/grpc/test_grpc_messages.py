@@ -50,7 +50,7 @@ def test_fields_have_the_numbers_of_the_protocol(message: str, numbers: str) -> 
     assert [fields[i + 1].name for i in range(len(fields))] == numbers.split()
 
 
-def test_the_pool_is_apart_from_the_default_one() -> None:
+def test_the_pool_is_separate_from_the_default_one() -> None:
     assert POOL is not descriptor_pool.Default()
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindMessageTypeByName("inference.ModelInferRequest")

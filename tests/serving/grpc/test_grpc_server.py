@@ -178,7 +178,7 @@ def test_the_number_of_connections_is_limited() -> None:
     run(main())
 
 
-def test_what_is_no_call_of_a_method_is_refused() -> None:
+def test_a_request_that_is_not_a_method_call_is_refused() -> None:
     async def main() -> None:
         async with serving(NumpyCore()) as client:
             for method in (f"/{INFERENCE}/Train", "/"):

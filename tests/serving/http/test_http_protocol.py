@@ -378,7 +378,7 @@ def test_a_client_that_does_not_read_is_ended() -> None:
         except TimeoutError:
             pass  # the server no longer reads: it would have to keep the answers
         else:
-            pytest.fail("the server reads although nobody reads its answers")
+            pytest.fail("the server reads although the client does not read its answers")
         assert is_alive(server)
         server.expire(61)
         stream.settimeout(GUARD)

@@ -1,4 +1,4 @@
-"""repeated_requests: what is remembered gives the same as what is read and written anew."""
+"""repeated_requests: what is remembered gives the same as what is read and written again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_repeated_request_has_its_own_tensors(padding: int) -> None:
         assert array.flags.aligned and array.dtype == expected[0].inputs[name].dtype
 
 
-def test_a_body_of_another_size_is_read_anew() -> None:
+def test_a_body_of_another_size_is_read_again() -> None:
     data, length = body()
     repeated = remembered(data, length)
     assert repeated.read("m", "1", data[:-1], length) is None
@@ -89,7 +89,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(repeated._requests) == 256
 
 
-def test_answers_equal_those_written_anew() -> None:
+def test_answers_equal_those_written_again() -> None:
     repeated, request = RepeatedRequests(), InferRequest("m", {})
     for shift in (0, 1):
         for outputs in ({"y": X + shift}, {"y": X[:1] + shift, "n": N}, {"y": X.T + shift}):

@@ -43,7 +43,7 @@ def test_changes_of_a_folder(changed: list[str], known: list[str], names: list[s
     assert models_to_reload(paths, ROOT, known) == names
 
 
-def test_changes_beside_a_file() -> None:
+def test_changes_next_to_a_file() -> None:
     root = ROOT / "digits.onnx"
     assert models_to_reload([root], root, []) == ["digits"]
     assert models_to_reload([ROOT / "digits.onnx.data"], root, ["digits"]) == ["digits"]

@@ -38,7 +38,7 @@ def large_model(megabytes: int) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=opset, ir_version=9).SerializeToString())
 
 
-@pytest.mark.skipif(not resident_memory.MEASURABLE, reason="the system does not tell memory")
+@pytest.mark.skipif(not resident_memory.MEASURABLE, reason="the system does not report memory")
 def test_a_model_that_does_not_fit_is_refused_and_the_others_serve(tmp_path: Path) -> None:
     write_model(tmp_path / "large/1/model.onnx", large_model(64))
     small = write_model(tmp_path / "small/1/model.onnx")
@@ -61,7 +61,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_others_serve(tmp_path: Pat
     assert reason.startswith("model 'large' needs 64.0 MiB for its weights")
 
 
-@pytest.mark.skipif(not resident_memory.MEASURABLE, reason="the system does not tell memory")
+@pytest.mark.skipif(not resident_memory.MEASURABLE, reason="the system does not report memory")
 def test_external_data_counts(tmp_path: Path) -> None:
     model = onnx.load_model_from_string(large_model(8))
     (tmp_path / "a/1").mkdir(parents=True)

@@ -19,7 +19,7 @@ def test_types_have_the_names_of_the_protocol(kind: str, datatype: str) -> None:
     assert spec_of(NodeArg("x", f"tensor({kind})", [2])) == TensorSpec("x", datatype, (2,), ("",))
 
 
-def test_open_sizes_are_minus_one_and_keep_their_names() -> None:
+def test_dynamic_sizes_are_minus_one_and_keep_their_names() -> None:
     found = spec_of(NodeArg("x", "tensor(float)", ["batch", None, 3]))
     assert found.shape == (-1, -1, 3)
     assert found.axes == ("batch", "", "")

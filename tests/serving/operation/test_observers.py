@@ -1,4 +1,4 @@
-"""Observers: all are told; one that raises is logged once and stops no other."""
+"""Observers: all are called; one that raises is logged once and stops no other."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from onward.serving.operation.observers import combine_observers
 
 class Recorder(NoObserver):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def on_request(self, model: str, *rest: object) -> None:
-        self.told.append(f"request {model}")
+        self.calls.append(f"request {model}")
 
     def on_batch(self, model: str, *rest: object) -> None:
-        self.told.append(f"batch {model}")
+        self.calls.append(f"batch {model}")
 
     def on_queue(self, model: str, *rest: object) -> None:
-        self.told.append(f"queue {model}")
+        self.calls.append(f"queue {model}")
 
 
 class Broken(NoObserver):
@@ -37,19 +37,21 @@ def tell(observer: Observer) -> None:
     observer.on_queue("m", "1", 0)
 
 
-def test_all_are_told_in_order() -> None:
+def test_all_observers_are_called_in_order() -> None:
     first, second = Recorder(), Recorder()
     tell(combine_observers([first, second]))
-    assert first.told == second.told == ["request m", "batch m", "queue m"]
+    assert first.calls == second.calls == ["request m", "batch m", "queue m"]
 
 
-def test_one_that_raises_is_logged_once_and_harms_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_observer_is_logged_once_and_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     after = Recorder()
     observers = combine_observers([Broken(), after])
     with caplog.at_level(logging.ERROR, "onward.serving"):
         for _ in range(3):
             tell(observers)
-    assert len(after.told) == 9
+    assert len(after.calls) == 9
     assert [record.getMessage() for record in caplog.records] == [
         "Broken failed; its next errors are not logged"
     ]

@@ -84,7 +84,7 @@ def fails(scores):
 """
 
 
-def test_python_functions_beside_the_model(tmp_path: Path) -> None:
+def test_python_functions_next_to_the_model(tmp_path: Path) -> None:
     (tmp_path / "steps.py").write_text(FUNCTIONS)
     instance = Recording([TensorSpec("x", "FP32", (-1, 2))], [0.9, 0.1])
     found = processed(instance, tmp_path, preprocess="steps:before", postprocess="steps:after")

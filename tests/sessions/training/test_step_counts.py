@@ -1,4 +1,4 @@
-"""Updates: the learning rate is what was said, in the type of the parameters."""
+"""Updates: the learning rate is the given one, in the type of the parameters."""
 
 from __future__ import annotations
 

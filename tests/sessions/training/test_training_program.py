@@ -44,7 +44,7 @@ def test_a_saved_program_trains_as_the_compiled_one(
     assert load_program(tmp_path / "program").names == program.names
 
 
-def test_a_saved_program_needs_numpy_onnxruntime_and_safetensors_alone(
+def test_a_saved_program_needs_only_numpy_onnxruntime_and_safetensors(
     program: TrainingProgram, tmp_path: Path
 ) -> None:
     program.save(tmp_path / "program")

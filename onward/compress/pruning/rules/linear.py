@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onward.compress.pruning.axes import Axes, known_sizes, rank
 from onward.compress.pruning.rules.elementwise import broadcast
 from onward.compress.pruning.rules.reading import given
+from onward.graph.einsum_letters import expand_equation
 from onward.graph.operator_table import OpTable
 
 LINEAR = OpTable()
@@ -50,13 +51,12 @@ def _gemm(node: ir.Node, axes: Axes) -> None:
 
 @LINEAR("Einsum")
 def _einsum(node: ir.Node, axes: Axes) -> None:
-    """Axes with the same letter are one; with an ellipsis all are pinned."""
-    text = node.attributes.get_string("equation", "").replace(" ", "")
-    if "." in text or "->" not in text:
+    """Axes with the same letter are one; with an ellipsis, or without '->', all are pinned."""
+    equation = node.attributes.get_string("equation", "")
+    if "..." in equation or "->" not in equation:
         return
-    left, right = text.split("->")
-    terms = [*left.split(","), right]
-    values = [*node.inputs, node.outputs[0]]
+    operands, result = expand_equation(equation, [rank(x) or 0 for x in node.inputs])
+    terms, values = [*operands, result], [*node.inputs, node.outputs[0]]
     if any(v is None or rank(v) != len(t) for v, t in zip(values, terms, strict=True)):
         return
     places: dict[str, list[tuple[ir.Value, int]]] = {}
@@ -73,4 +73,4 @@ def _tie_letter(axes: Axes, found: Iterable[tuple[ir.Value, int]]) -> None:
     for other in others:
         axes.tie(axis, other)
     if not others or len({axes.size(each) for each in (axis, *others)}) > 1:
-        axes.pin(axis)  # summed alone, or broadcast
+        axes.pin(axis)  # summed in one operand only, or broadcast

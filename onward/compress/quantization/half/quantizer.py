@@ -90,7 +90,7 @@ class HalfQuantizer:
         provider: who will run the model
         store_only: whether to store in 16 bits and compute in float32; None: if the provider has
             no kernels of 16 bits
-        progress: is told what begins
+        progress: called with what begins
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class HalfQuantizer:
         check_kind(kind)
         self.kind = kind
         self.stores = short_name(provider) in _STORES if store_only is None else store_only
-        self._way: StoredWeights | ComputedNodes
+        self._selection: StoredWeights | ComputedNodes
         if self.stores:
             self._model = _prepare_stored(model, kind)
-            self._way = find_weights(self._model, kind)
+            self._selection = find_weights(self._model, kind)
             return
         self._model = _lower(BASIC(PREPARE(load(model).clone())), _FIRST_BFLOAT16_CONV)
         ranges = {}
         if calibration is not None and kind == "float16":  # bfloat16 has the range of float32
             ranges = measure_ranges(self._model, calibration, progress)
-        self._way = find_nodes(self._model, kind, ranges)
+        self._selection = find_nodes(self._model, kind, ranges)
 
     @property
     def model(self) -> ir.Model:
@@ -125,12 +125,12 @@ class HalfQuantizer:
     @property
     def plan(self) -> Plan:
         """The nodes that compute in 16 bits, or whose weights are stored so."""
-        return self._way.plan
+        return self._selection.plan
 
     @property
     def refused(self) -> Mapping[str, str]:
         """Nodes that stay float32, and why."""
-        return self._way.refused
+        return self._selection.refused
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
         """Nodes that share a weight, or that pass values of 16 bits to each other."""
@@ -138,8 +138,8 @@ class HalfQuantizer:
 
     def write(self, plan: Plan) -> ir.Model:
         """A new model; its inputs and outputs stay float32."""
-        if isinstance(self._way, StoredWeights):
-            return write_weights(self._model, self._way, plan, self.kind)
+        if isinstance(self._selection, StoredWeights):
+            return write_weights(self._model, self._selection, plan, self.kind)
         return write_nodes(self._model, plan, self.kind)
 
 

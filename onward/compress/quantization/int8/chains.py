@@ -28,7 +28,7 @@ def data_inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def activation_of(node: ir.Node) -> ir.Node | None:
-    """The Relu, or the Clip from 0, that alone reads a node's result: a range replaces it."""
+    """The Relu, or the Clip from 0, if only it reads a node's result: a range replaces it."""
     y = node.outputs[0]
     uses = list(y.uses())
     if node.op_type not in _FOLDED_BEHIND or len(uses) != 1 or y.is_graph_output():
@@ -139,8 +139,8 @@ def _group_of(
     convs = [name for name in group if name in layers]
     first = layers[convs[0]] if convs else None
     is_first = first is not None and _int8_producer([_data(before)], group_of) is None
-    alone = len(list(result_of(before).uses())) == 1
-    if is_first or not alone or len(convs) >= _LAYERS_IN_GROUP or before.op_type != "Conv":
+    has_one_reader = len(list(result_of(before).uses())) == 1
+    if is_first or not has_one_reader or len(convs) >= _LAYERS_IN_GROUP or before.op_type != "Conv":
         return None
     return group
 

@@ -54,7 +54,7 @@ def residual_as_sum(op: Ops, node: ir.Node) -> Replacement:
 def guard_of_rows(op: Ops, node: ir.Node) -> Replacement:
     """where(isnan(p), 0, p) v = where(isnan(p[..., :1]), 0, p v), with p a softmax over rows.
 
-    A softmax is NaN in all of a row or in nothing of it, so that one number of it tells.
+    A softmax is NaN in all of a row or in nothing of it, so that one number of it is enough.
     """
     where = made_by(node.inputs[0], "Where")
     if where is None or not reads_once(where.outputs[0]):

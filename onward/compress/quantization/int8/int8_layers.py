@@ -100,7 +100,7 @@ def find_ties(model: ir.Model, layers: Mapping[str, Int8Layer]) -> dict[str, str
 
 
 def _examine(node: ir.Node) -> Int8Layer | str:
-    """The layer that a node is; else why it stays float; "" if it is no layer at all."""
+    """The layer that a node is; else why it stays float; "" if it is not a layer."""
     if node.op_type == "Gather":
         return _gather(node)
     if node.op_type == "LSTM":
@@ -155,7 +155,7 @@ def _matmul(node: ir.Node, x: ir.Value, w: ir.Value) -> Int8Layer | str:
 
 
 def _bias_after(node: ir.Node) -> tuple[str | None, str | None]:
-    """The Add of a constant vector that alone reads the node's result."""
+    """The Add of a constant vector, if only it reads the node's result."""
     y = node.outputs[0]
     readers = {use.node for use in y.uses()}
     if len(readers) != 1 or y.is_graph_output():

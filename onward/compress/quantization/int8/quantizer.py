@@ -157,8 +157,8 @@ class Int8Quantizer:
             return []
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
         return [
-            f"{inside[0]}{more} stayed float inside of If, Loop or Scan: int8 takes layers of the "
-            "main graph alone; int4 stores weights of inner graphs, too"
+            f"{inside[0]}{more} stayed float inside of If, Loop or Scan: int8 takes only layers of "
+            "the main graph; int4 stores weights of inner graphs, too"
         ]
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:

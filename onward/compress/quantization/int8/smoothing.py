@@ -255,7 +255,7 @@ def _add_mul(
     factors: Array,
     names: Names,
 ) -> str:
-    """Multiply a value for these readers alone."""
+    """Multiply a value only for these readers."""
     constant = add_initializer(model.graph, names.fresh(f"{value.name}/factors"), factors)
     node = ir.node("Mul", [value, constant], name=names.fresh(f"{value.name}/smooth"))
     result = node.outputs[0]

@@ -133,7 +133,7 @@ def _rows(op: GraphOps, x: ir.Value, node: ir.Node, layer: Int8Layer) -> ir.Valu
 
 
 def _is_plain(node: ir.Node) -> bool:
-    """Whether a convolution reads each position alone, and all of them."""
+    """Whether a convolution reads each position by itself, and all of them."""
     strides, pads = node.attributes.get("strides"), node.attributes.get("pads")
     return (
         math.prod(_array(node).shape[2:]) == 1

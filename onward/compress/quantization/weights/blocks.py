@@ -41,7 +41,7 @@ class Blocks:
 
     @property
     def scheme(self) -> str:
-        """What is stored for a block besides its scale: "symmetric", "zeros" or "offsets"."""
+        """What a block stores in addition to its scale: "symmetric", "zeros" or "offsets"."""
         if self.offsets is not None:
             return "offsets"
         return "symmetric" if self.zeros is None else "zeros"

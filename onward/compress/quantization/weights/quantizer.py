@@ -57,7 +57,7 @@ class WeightQuantizer:
 
     Args:
         model: the model, which does not change
-        calibration: batches to measure the layers' inputs on; None: weights alone decide
+        calibration: batches to measure the layers' inputs on; None: only weights decide
         bits: 8, 4 or 2
         block: the weights that share a scale, a power of 2 from 16; None: by the bits
         method: "rtn" (the nearest code, scales by the largest weight), "mse" (scales of the least

@@ -1,1 +1,1 @@
-"""Rewrites of a model for stock onnxruntime alone: forms that its CPU kernels run faster."""
+"""Rewrites of a model only for stock onnxruntime: forms that its CPU kernels run faster."""

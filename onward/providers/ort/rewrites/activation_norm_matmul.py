@@ -254,7 +254,7 @@ def _read_by_products(value: ir.Value) -> bool:
 
 @rule("Mul", "Div")
 def scaled_product(op: Ops, node: ir.Node) -> Replacement:
-    """c (a b) = fused(a, b, alpha = c), where this node alone reads the matrix product."""
+    """c (a b) = fused(a, b, alpha = c), where only this node reads the matrix product."""
     product, number = node.inputs[0], scalar(node.inputs[1])
     maker = None if product is None else product.producer()
     if product is None or maker is None or number is None or maker.op_type not in _MATMULS:

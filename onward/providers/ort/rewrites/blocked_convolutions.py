@@ -128,7 +128,7 @@ class _Part(NamedTuple):
 
 
 def _parts(sizes: _Sizes, axis: int, stride: int, pad: int) -> list[_Part] | None:
-    """One part for each remainder; None if a part is empty or would need a part of dy alone."""
+    """One part for each remainder; None if a part is empty or would need only a part of dy."""
     kernel, size, windows = sizes.kernel[axis], sizes.image[axis], sizes.windows[axis]
     if size % stride or kernel < stride:
         return None

@@ -74,7 +74,7 @@ class BoundUpdates:
         self._spare: list[Array] | None = None  # for gradients of later micro-batches
         self._bound_first: dict[int, bool] = {}
         self._bucket_targets: dict[int, Array] = {}  # what gradients of an update are bound to
-        self._all_squares: float | None = None  # of the gradients of all processes, if told
+        self._all_squares: float | None = None  # of the gradients of all processes, if set
         self._share = 1.0  # the factor of the gradients of one micro-batch
         self._norm: float | None = 0.0  # None: not computed yet
 

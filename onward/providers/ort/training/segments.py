@@ -14,7 +14,6 @@ from onward.programs.forward_segments import cut_forward
 from onward.programs.program import Array, Layout, SharedSum
 from onward.programs.shared_sums import split_at_sums
 from onward.providers.ort.training.bound_graph import BoundGraph
-from onward.providers.ort.training.lowered import NOISE
 from onward.providers.ort.training.part_store import NumpyPartStore
 from onward.providers.ort.training.step_feeds import StepFeeds
 from onward.providers.ort.training.store import NumpyStore
@@ -100,16 +99,15 @@ class Segments:
         for each in self._feeds:
             each.bind(feeds)
 
-    def bind_noise(self, noise: Array) -> None:
-        """Bind the random numbers to the graphs that read them."""
-        self.bind_input(NOISE, noise)
+    def arguments(self) -> list[Any]:
+        """The inputs of all graphs: name, type, shape."""
+        return [argument for graph in self.graphs for argument in graph.arguments()]
 
-    def bind_input(self, name: str, array: Array) -> bool:
-        """Bind an input of all graphs that have it; whether there is one."""
-        readers = [g for g, known in zip(self.graphs, self._arguments) if name in known]
-        for graph in readers:
-            graph.bind_input(name, array)
-        return bool(readers)
+    def bind_input(self, name: str, array: Array) -> None:
+        """Bind an input of all graphs that have it."""
+        for graph, known in zip(self.graphs, self._arguments):
+            if name in known:
+                graph.bind_input(name, array)
 
     def bind_output(self, name: str, array: Array, segment: int | None = None) -> None:
         """Bind a result to an array that the run of its graph writes to.

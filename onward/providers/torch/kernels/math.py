@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from onward.graph.einsum_letters import expand_equation
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Int, Tensor
 from onward.providers.torch.kernels.emulated_dtypes import SIGNED, by_bits, by_order, by_value
@@ -343,11 +344,8 @@ def einsum(*xs: Tensor, equation: str) -> Tensor:
 
 def _einsum_without_matmul(*xs: Tensor, equation: str) -> Tensor:
     """Multiply over all labels, then sum: on a GPU, torch multiplies no integer matrices."""
-    terms, arrow, output = equation.replace(" ", "").partition("->")
-    letters = terms.replace(".", "").replace(",", "")
-    labels = "".join(sorted(set(letters)))
-    if not arrow:
-        output = "..." * ("..." in terms) + "".join(c for c in labels if letters.count(c) == 1)
-    product: Tensor = torch.einsum(f"{terms}->...{labels}", *xs)
-    y: Tensor = torch.einsum(f"...{labels}->{output}", product)
+    terms, result = expand_equation(equation, [x.dim() for x in xs])
+    labels = "".join(sorted(set("".join(terms))))
+    product: Tensor = torch.einsum(f"{','.join(terms)}->{labels}", *xs)
+    y: Tensor = torch.einsum(f"{labels}->{result}", product)
     return y.to(product.dtype)

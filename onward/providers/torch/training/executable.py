@@ -86,7 +86,7 @@ class TorchTraining:
         self._is_whole = compiles and sharding is None and not self._layout.sums
         self._readers = {"train": TorchFeeds(graphs.train, self._layout, self._device)}
         self._has_squares = False  # whether the last update has left those of its gradients
-        self._squares: float | None = None  # of the gradients of all processes, if told
+        self._squares: float | None = None  # of the gradients of all processes, if set
         self._gradient_factor = 1.0  # factor of the last update's gradients
         self._forward_pass: _ForwardPass | None = None
         self._last_batch: Batch | None = None  # of `run_forward_segments`

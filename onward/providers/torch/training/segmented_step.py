@@ -21,7 +21,7 @@ Hook = Callable[[int], None]  # of a segment, or of an update
 
 
 def do_nothing(_: int) -> None:
-    """The hook of a process that trains alone."""
+    """The hook of a process that trains by itself."""
 
 
 class SegmentedStep:

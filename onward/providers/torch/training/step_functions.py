@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from onward.optimizers.clip import NORM
 from onward.programs.program import DRAW, LOSS, Layout
 from onward.programs.vector_offsets import Places
 from onward.providers.torch.dtypes import Tensor
@@ -16,17 +15,13 @@ from onward.providers.torch.training.function_writer import (
     FunctionWriter,
     list_expression,
     tuple_expression,
-    view_expression,
 )
 from onward.providers.torch.training.lowering import TorchGraph
 from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.sparse_rows import RowUpdate, SparseTrain
 from onward.providers.torch.training.step_scalars import StepScalars
 from onward.providers.torch.training.store import TorchStore, UpdateTensors
-
-UpdateTensorNames = list[
-    tuple[str, str | None, str]
-]  # input, the output that replaces it, its name
+from onward.providers.torch.training.update_lines import UpdateLines
 
 
 class StepFunctions:
@@ -45,6 +40,7 @@ class StepFunctions:
     ) -> None:
         self._layout, self._settings, self.store = layout, layout.settings, store
         self._scalars, self._compiler, self._keeps_memory = scalars, compiler, keeps_memory
+        self._updates = UpdateLines(layout.settings, store, scalars)
         self.device = store.device
 
     # -- evaluation and prediction -------------------------------------------------------------
@@ -80,7 +76,7 @@ class StepFunctions:
         function.line(f"squares = sum_of_squares({list_expression(gradients)}).view(1)")
         function.line(f"{function.bind(self._scalars.squares)}.copy_({squares})")
         self._write_state(function, {n: results[new] for n, new in self._layout.state.items()})
-        self._write_updates(function, updates, gradients, squares, rows)
+        self._updates.write(function, updates, gradients, squares, rows)
         function.line(f"{function.bind(self._scalars.inputs[DRAW])}[1:2].add_(1)")
         function.line(f"return {tuple_expression(shown)}, finite")
         return function.build()
@@ -187,7 +183,7 @@ class StepFunctions:
     def _write_state(self, function: FunctionWriter, fresh: Mapping[str, str]) -> None:
         for each in self.store.state:
             joined = _concatenated(each.places, fresh, each.vector.dtype)
-            self._write(function, function.bind(each.vector), joined)
+            self._updates.replace(function, function.bind(each.vector), joined)
 
     def _add_gradients(
         self, function: FunctionWriter, tensors: UpdateTensors, new: str, first: bool
@@ -215,67 +211,10 @@ class StepFunctions:
             given = function.add_argument()
             keeps = self._keeps_memory and tensors.parameters.numel()
             gradients.append(function.bind(tensors.gradient_vector()) if keeps else given)
-        self._write_updates(function, graphs, gradients, function.bind(self._scalars.squares))
+        self._updates.write(function, graphs, gradients, function.bind(self._scalars.squares))
         function.line(f"{flag}.fill_(True)")
         function.line("return finite")
         return function.build()
-
-    def _write_updates(
-        self,
-        function: FunctionWriter,
-        graphs: Sequence[TorchGraph],
-        gradients: Sequence[str],
-        squares: str,
-        rows: Mapping[int, RowUpdate] | None = None,
-    ) -> None:
-        """Update every parameter, or of tables some rows, and count the update, if `finite`."""
-        scalars = self._scalars
-        count, first, rates = map(function.bind, (scalars.count, scalars.first, scalars.rates))
-        function.line(f"step, ahead = {count} + 1, ({count} - {first}).view(1)")
-        kept = scalars.kept_scale
-        factor = None if kept is None else kept.write_factor(function)
-        for i, tensors in enumerate(self.store.owned):
-            if not tensors.parameters.numel():  # a process may own none of its tensors
-                continue
-            dtype = f"torch.{tensors.update.dtype}"
-            function.line(f"rate_{i} = {rates}[{i}].index_select(0, ahead).view(()).to({dtype})")
-            arguments = {"learning_rate": f"rate_{i}", "step": "step", NORM: squares}
-            arguments["gradient_scale"] = (
-                function.bind(scalars.factors[i]) if factor is None else f"{factor}.to({dtype})"
-            )
-            if rows and i in rows:
-                results = function.call(graphs[i], arguments | rows[i].read())
-                rows[i].write(results, "finite" if self._settings.skip_nonfinite else None)
-            else:
-                self._update(function, graphs[i], tensors, gradients[i], arguments)
-        done = "finite" if self._settings.skip_nonfinite else "1"
-        function.line(f"{count}.add_({done})")
-        if kept is not None:
-            kept.write_next(function)
-
-    def _update(
-        self,
-        function: FunctionWriter,
-        graph: TorchGraph,
-        tensors: UpdateTensors,
-        gradients: str,
-        arguments: dict[str, str],
-    ) -> None:
-        places = _update_tensors(function, tensors, gradients)
-        arguments |= {source: name for source, _, name in places}
-        results = function.call(graph, arguments)
-        for _, target, _ in places:
-            if target is not None and target in graph.views:
-                function.line(f"{results[target]} = {results[target]}.clone()")
-        for _, target, name in places:
-            if target is not None:
-                self._write(function, name, results[target])
-
-    def _write(self, function: FunctionWriter, held: str, new: str) -> None:
-        """Write a tensor's new contents; with skip_nonfinite, only if all gradients are finite."""
-        if self._settings.skip_nonfinite:
-            new = f"torch.where(finite, {new}, {held})"
-        function.line(f"{held}.copy_({new})")
 
     # -- inputs --------------------------------------------------------------------------------
 
@@ -304,29 +243,6 @@ class StepFunctions:
     def _table(self, name: str) -> Tensor:
         assert isinstance(self.store, TorchStore)  # processes that share tensors have no whole step
         return self.store.parameters[name]
-
-
-def _update_tensors(
-    function: FunctionWriter, tensors: UpdateTensors, gradients: str
-) -> UpdateTensorNames:
-    """The inputs of an update graph, with the outputs that replace them."""
-    update = tensors.update
-    places: UpdateTensorNames
-    if update.flat:
-        vectors = {"parameters": tensors.parameters, **tensors.slots}
-        places = [(name, f"new_{name}", function.bind(v)) for name, v in vectors.items()]
-        return [("gradients", None, gradients), *places]
-    places = []
-    for name in update.parameters:
-        view = function.bind_view(tensors.parameters, tensors.places, name)
-        places.append((name, f"{name}.new", view))
-        places.append(
-            (f"{name}.gradient", None, f"{gradients}{view_expression(tensors.places, name)}")
-        )
-    for slot, held in tensors.slots.items():
-        for name, tensor in held.items():
-            places.append((f"{name}.{slot}", f"{name}.{slot}.new", function.bind(tensor)))
-    return places
 
 
 def _concatenated(places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:

@@ -217,7 +217,7 @@ def test_factors_of_a_matrix_are_those_of_smoothquant() -> None:
 
 
 def test_channels_of_a_depthwise_convolution_become_equally_large() -> None:
-    """Each channel has a scale of its own weight, so that data alone decides: 1 / max|x|."""
+    """Each channel has a scale of its own weight, so that only data decides: 1 / max|x|."""
     model = prepare(depthwise(Net()))
     value = str(model.graph.node(-1).inputs[0].name)  # type: ignore[union-attr]
 

@@ -274,7 +274,7 @@ def test_nodes_that_are_not_in_the_plan_are_refused() -> None:
 
 
 def test_a_table_that_is_read_at_computed_places_opens_within_the_limits() -> None:
-    """Places that depend on an input's shape alone, as BERT's positions do."""
+    """Places that depend only on an input's shape, as BERT's positions do."""
     op = OpBuilder(opset=18)
     x = op.input("x", "float32", ("batch", "time", 384))
     places = op.initializer("places", np.arange(512)[None])

@@ -145,7 +145,7 @@ def test_gradients_are_divided_by_a_kept_scale() -> None:
     assert session.update_weights() and session.steps == 1
 
 
-def test_a_closed_session_still_tells_the_scale() -> None:
+def test_a_closed_session_still_has_the_scale() -> None:
     session = opened(TORCH)
     for feeds in feeds_of(5):
         session.step(feeds)

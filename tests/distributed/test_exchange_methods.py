@@ -15,7 +15,7 @@ from tests.distributed.training_cases import batches, open_session, part, traine
 pytestmark = pytest.mark.integration
 
 ROWS = 12
-WAYS: dict[str, dict[str, Any]] = {
+METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
     "half": {"compression": HalfPrecision()},
     "int8": {"compression": Int8()},
@@ -26,19 +26,20 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def train_each_way(rank: int) -> dict[str, Any]:
+def train_with_each_method(rank: int) -> dict[str, Any]:
     feeds = [part(each, rank, (6, 6)) for each in batches(4, ROWS) * 10]
     found = {}
-    for name, way in WAYS.items():
-        with open_session({"optimizer": "sgd"}, parallel=Parallel(**way)) as session:
+    for name, settings in METHODS.items():
+        with open_session({"optimizer": "sgd"}, parallel=Parallel(**settings)) as session:
             _, weights = trained(session, feeds)
             whole = [float(session.evaluate(each)["loss"]) for each in batches(4, ROWS)]
+            assert session.bytes_sent > 0, name
             found[name] = (np.mean(whole), weights)
     return found
 
 
-def test_every_way_trains_and_processes_agree() -> None:
-    first, second = run_processes(train_each_way, 2)
+def test_every_method_trains_and_processes_agree() -> None:
+    first, second = run_processes(train_with_each_method, 2)
     with open_session({"optimizer": "sgd"}) as session:
         begun = np.mean([float(session.evaluate(each)["loss"]) for each in batches(4, ROWS)])
     for name, (loss, weights) in first.items():
@@ -60,7 +61,7 @@ def test_local_steps_need_rows() -> None:
     run_processes(train_without_rows, 2)
 
 
-def test_ways_that_exclude_each_other() -> None:
+def test_settings_that_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="compression and local_steps exclude each other"):
         Parallel(compression=Int8(), local_steps=LocalSGD())
     with pytest.raises(OptionError, match="logical_shards and shard exclude each other"):
