@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -417,3 +418,21 @@ def test_given_output_is_trained_with_a_new_head_behind_it() -> None:
 def test_metrics_need_rows_to_measure_them_on() -> None:
     with pytest.raises(OptionError, match=r"none are held out\n.*--validation-split"):
         plan_of(mlp(), table(), validation_split=0, metrics=["f1"])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_columns_that_cannot_be_read_are_left_out(tmp_path: Path, suffix: str) -> None:
+    rows = [dict(zip(table(), row)) | {"meta": {"page": 1}} for row in zip(*table().values())]
+    paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
+    for path in paths:
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pa = pytest.importorskip("pyarrow")
+            pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
+    plan = plan_of(mlp(), paths, target="kind")
+    assert reasons(plan)["left out"] == "meta" and train(plan)["loss"] > 0
+    assert "left out" not in reasons(plan_of(mlp(), paths, target="kind", ignore_columns=["meta"]))
+    for settings in ({"target": "meta"}, {"target": "kind", "inputs": {"x": ["a", "meta"]}}):
+        with pytest.raises(DataError, match=r"column 'meta' (has|is of Arrow's type struct)"):
+            plan_of(mlp(), paths, **settings)
