@@ -51,7 +51,7 @@ from onward.runner.plan.target_column import (
     used_columns,
 )
 from onward.runner.plan.target_facts import TargetFacts, read_target
-from onward.runner.plan.target_source import check_labels, make_target
+from onward.runner.plan.target_source import check_labels, explain_scale, make_target
 from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
     CHARACTERS,
@@ -121,7 +121,7 @@ def make_plan(
     if facts is not None and target is not None:
         classes = stored.classes if stored is not None and config.new_head is None else ()
         source, classes, made = make_target(chosen, reads, facts, feed, classes)
-        choices += made
+        choices += [*made, *explain_scale(chosen, facts, opened.training, rows.training)]
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
             check_labels(config, chosen, reads, source, rows.held_out, None)
