@@ -185,6 +185,7 @@ def test_numbers_that_are_not_finite_stop_a_run_before_the_weights(table: Path) 
     assert train(name="skipped", standardize=True, on_nan="skip", epochs=1).steps == 9
 
 
+@pytest.mark.integration
 def test_data_that_is_not_finite_is_named_by_its_row(table: Path) -> None:
     good = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
     bad = good.copy()
