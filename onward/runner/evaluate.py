@@ -152,10 +152,8 @@ def _join(run: Run, states: Sequence[Mapping[str, Any]]) -> _Measured:
 def _stop_at_nonfinite(run: Run, batch: DataBatch) -> None:
     """End a run that has diverged; the first bad node is named."""
     found = None if run.team.is_sharded else find_nonfinite(run.session, batch.feeds)
-    reason, hint = (
-        "the loss is not finite",
-        "lower --learning-rate, or clip the gradients: --max-grad-norm 1",
-    )
+    reason = "the loss is not finite"
+    hint = "lower --learning-rate, or clip the gradients: --max-grad-norm 1"
     if found is not None:
         reason = locate_nonfinite(found, batch)
         hint = "correct the data" if found.kind == "feed" else hint

@@ -67,7 +67,8 @@ class OneHotLabels:
                 f"row {_row(row, positions)}, column {self.column!r}: {array[row]} is not zeros "
                 "and a single 1, as the training data has\ncorrect the data"
             )
-        return array.argmax(1).astype(np.int64)
+        places: Array = array.argmax(1).astype(np.int64)
+        return places
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "OneHotLabels", "column": self.column}
@@ -108,7 +109,8 @@ class OneHotColumn:
 
 def are_one_hot(array: Array) -> Array:
     """Whether each row of (rows, classes) has zeros and a single 1."""
-    return ((array == 0) | (array == 1)).all(1) & (array.sum(1) == 1)
+    found: Array = ((array == 0) | (array == 1)).all(1) & (array.sum(1) == 1)
+    return found
 
 
 def check_label_range(

@@ -24,8 +24,8 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
         if name not in columns:
             hint = suggest_names(name, columns, "its columns are")
             raise ColumnMissing(f"ignore_columns: the data has no column {name!r}\n{hint}")
-    for name in {config.target, *_given_inputs(config)} & set(columns):
-        choose_columns(columns, [str(name)], "the data")
+    named = [name for name in columns if name == config.target or name in _given_inputs(config)]
+    choose_columns(columns, named, "the data")  # refuses those that cannot be read
     return {
         name: each
         for name, each in columns.items()

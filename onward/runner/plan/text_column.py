@@ -9,7 +9,7 @@ from onward.errors import DataError, OptionError
 from onward.message_text import list_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.dataset import TEXT, Column, read_chunks
+from onward.runner.data.dataset import TEXT, Column, Dataset, read_chunks
 from onward.runner.data.text_files import NEXT_TOKENS, MaskedBlocks, Vocabulary, join_texts
 from onward.runner.data.text_tokenizer import MASK, TOKENS, TYPES
 from onward.runner.plan.block_size import block_size
@@ -55,7 +55,7 @@ def open_text_column(
     if vocabulary is None:
         chunks = (texts for part in parts for _, texts in read_chunks(part, column))
         vocabulary = CharacterVocabulary.of(["\n", *(text for texts in chunks for text in texts)])
-    blocks = [join_texts(part, column, block, vocabulary) for part in parts]
+    blocks: list[Dataset] = [join_texts(part, column, block, vocabulary) for part in parts]
     if MASK in token_inputs(ports).values():
         blocks = [MaskedBlocks(each) for each in blocks]
     choices += [
