@@ -33,7 +33,7 @@ class Column:
 
     dtype: Any  # a numpy dtype, or "text", or "image": uint8 of (channels, height, width)
     shape: tuple[int | None, ...] = ()
-    why: str = field(default="", compare=False)  # an "unreadable" column cannot be read
+    why: str = field(default="", compare=False, repr=False)  # it cannot be read
 
     def __post_init__(self) -> None:
         if self.dtype not in (TEXT, IMAGE, UNREADABLE):
