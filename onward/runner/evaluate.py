@@ -15,7 +15,7 @@ from onward.programs.program import LOSS
 from onward.runner.data.batches import Batches, DataBatch
 from onward.runner.events import Evaluation, Mistake
 from onward.runner.metrics.confusion_matrix import ConfusionMatrix
-from onward.runner.nonfinite import find_nonfinite
+from onward.runner.nonfinite import find_nonfinite, locate_nonfinite
 from onward.runner.run import INTERRUPTED, Run
 from onward.runner.team import run_and_ask
 
@@ -152,8 +152,11 @@ def _join(run: Run, states: Sequence[Mapping[str, Any]]) -> _Measured:
 def _stop_at_nonfinite(run: Run, batch: DataBatch) -> None:
     """End a run that has diverged; the first bad node is named."""
     found = None if run.team.is_sharded else find_nonfinite(run.session, batch.feeds)
-    reason = found or "the loss is not finite"
+    reason = "the loss is not finite"
     hint = "lower --learning-rate, or clip the gradients: --max-grad-norm 1"
+    if found is not None:
+        reason = locate_nonfinite(found, batch)
+        hint = "correct the data" if found.kind == "feed" else hint
     error = NotFinite(f"evaluation at step {run.step}: {reason}\n{hint}")
     run.stop("the evaluation is not finite", error)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onward.graph.dtypes import FLOATS
 from onward.graph.graph_ops import extend
 from onward.programs.program import Array
+from onward.runner.data.batches import DataBatch
 from onward.runner.training_graph import run_unoptimized, training_graph
 from onward.sessions.training.session import TrainingSession
 
@@ -105,6 +106,13 @@ def find_nonfinite(session: TrainingSession, feeds: Mapping[str, Any]) -> NonFin
             if found.nan or found.inf:
                 return NonFinite("parameter", name, found)
     return _find_node(*training_graph(session, feeds))
+
+
+def locate_nonfinite(found: NonFinite, batch: DataBatch) -> str:
+    """What was found, with the rows of the data: those of a bad feed, or all of the batch."""
+    rows = batch.positions[list(found.rows)] if found.rows else batch.positions
+    listed = ", ".join(str(int(each)) for each in rows[:4]) + ", ..." * (len(rows) > 4)
+    return f"row{'s' * (len(rows) > 1)} {listed}: {replace(found, rows=())}"
 
 
 def _find_node(model: ir.Model, inputs: Mapping[str, Array]) -> NonFinite | None:

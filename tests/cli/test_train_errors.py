@@ -45,6 +45,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows("number.csv", edit=lambda row, n: [*row[:4], "nan" if n == 9 else "1.5"])
     rows("header.csv", count=0)
     rows("one.csv", count=1)
+    gpt2 = onward.new_model("gpt2", layers=1, heads=1, width=4, vocabulary=9, context=4)
+    onward.save(gpt2, folder / "gpt.onnx")
+    (folder / "stories.jsonl").write_text('{"id": 1, "story": ""}\n' * 9)
     (folder / "empty.csv").write_text("")
     (folder / "rows.xyz").write_text("a")
     (folder / "nothing").mkdir()
@@ -221,6 +224,18 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "unknown run to resume": (
         "m.onnx --data rows.csv --target kind --resume --name nope",
         ["there is no run 'nope' in runs"],
+    ),
+    "missing column of texts": (
+        "gpt.onnx --data stories.jsonl --inputs tokens=storys",
+        ["no column 'storys'", "did you mean 'story'?"],
+    ),
+    "empty column of texts": (
+        "gpt.onnx --data stories.jsonl",
+        ["column 'story' has no text in any of 9 rows", "name another column"],
+    ),
+    "texts as a target": (
+        "gpt.onnx --data stories.jsonl --target story",
+        ["'story' has texts", "leave target out", "--inputs tokens=story"],
     ),
     "runs is a file": (
         "m.onnx --data rows.csv --target kind --runs rows.xyz",

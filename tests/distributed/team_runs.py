@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def write_text(folder: Path) -> None:
         "gpt2", vocabulary=16, layers=1, width=16, heads=2, context=12, dropout=0
     )
     onward.save(model, folder / "m.onnx")
+
+
+def write_lists(folder: Path) -> None:
+    """rows.jsonl with lists of tokens of different lengths, and m.onnx, which reads the padding."""
+    rng = np.random.default_rng(3)
+    with open(folder / "rows.jsonl", "w") as file:
+        for _ in range(ROWS):
+            tokens = rng.integers(1, 9, rng.integers(1, 20)).tolist()
+            file.write(json.dumps({"tokens": tokens, "label": int(sum(tokens) % 2)}) + "\n")
+    op = onward.OpBuilder()
+    tokens = op.input("tokens", "int64", ("rows", "length"))
+    table = op.initializer("table", rng.normal(size=(9, 4)).astype(np.float32))
+    weight = op.initializer("weight", rng.normal(size=(4, 2)).astype(np.float32))
+    mean = op.ReduceMean(op.Gather(table, tokens), np.array([1]), keepdims=0)
+    onward.save(op.model(scores=op.MatMul(mean, weight)), folder / "m.onnx")
 
 
 def train(folder: str | Path, **settings: Any) -> Any:

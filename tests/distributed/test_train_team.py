@@ -26,6 +26,7 @@ from tests.distributed.team_runs import (
     train,
     train_on,
     weights,
+    write_lists,
     write_numbers,
     write_table,
     write_text,
@@ -47,6 +48,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     # Adam would enlarge the rounding errors of gradients that are 0, such as of keys' biases
     "text": (write_text, {"data": "rows.txt", "epochs": 1, "optimizer": "sgd"}),
+    "padded lists": (write_lists, {"data": "rows.jsonl", "target": "label"}),
 }
 
 

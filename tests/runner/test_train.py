@@ -185,6 +185,23 @@ def test_numbers_that_are_not_finite_stop_a_run_before_the_weights(table: Path) 
     assert train(name="skipped", standardize=True, on_nan="skip", epochs=1).steps == 9
 
 
+@pytest.mark.integration
+def test_data_that_is_not_finite_is_named_by_its_row(table: Path) -> None:
+    good = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    bad = good.copy()
+    bad[[5, 20], 1] = np.nan
+    label = np.arange(32) % 4
+    settings = {"target": "label", "epochs": 1, "batch_size": 32}
+    with pytest.raises(NotFinite) as caught:
+        onward.train("m.onnx", {"x": bad, "label": label}, validation_split=0, **settings)
+    text = str(caught.value)
+    assert "row" in text and {*text.split("rows ")[1].split(":")[0].split(", ")} == {"5", "20"}
+    assert "feed 'x' has 2 nan of 128 numbers\n" in text and "correct the data, or leave" in text
+    held = {"x": bad[16:], "label": label[16:]}
+    with pytest.raises(NotFinite, match=r"evaluation at step 1: row 4: feed 'x' .*\ncorrect the"):
+        onward.train("m.onnx", {"x": good, "label": label}, validation=held, **settings)
+
+
 def test_patience_ends_a_run(table: Path) -> None:
     run = train(epochs=50, learning_rate=1e-6, patience=2, monitor="val_accuracy")
     assert run.stopped == "no improvement of val_accuracy in 2 evaluations"

@@ -14,7 +14,7 @@ from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.runner.callback import Callback
 from onward.runner.data.batches import DataBatch
 from onward.runner.events import StepRecord
-from onward.runner.nonfinite import find_nonfinite
+from onward.runner.nonfinite import find_nonfinite, locate_nonfinite
 from onward.runner.run import Run
 
 _SCALES_TRIED = 50  # updates in a row that a loss scale may skip while it finds its size
@@ -47,28 +47,30 @@ class NonFiniteGuard(Callback):
 
     def _explain(self, run: Run, step: StepRecord) -> str:
         where = f"step {step.number} (epoch {step.epoch + 1}, batch {run.batch})"
-        hint = "the weights are as before it; lower --learning-rate, or leave it out: --on-nan skip"
+        kept, skip = "the weights are as before it", "leave the batch out: --on-nan skip"
+        hint = f"{kept}; lower --learning-rate, or {skip}"
         # one process may have the rows that all of them skipped the step for
         found = [each for each in run.team.gather(self._find_rows(run)) if each]
-        return f"{where}{found[0]}\n{hint}" if found else f"{where}: {_UNKNOWN}\n{hint}"
+        if found and found[0][1]:
+            hint = f"{kept}; correct the data, or {skip}"
+        return f"{where}{found[0][0] if found else f': {_UNKNOWN}'}\n{hint}"
 
-    def _find_rows(self, run: Run) -> str:
-        """The rows and the node of the first numbers that are not finite; empty if none are."""
+    def _find_rows(self, run: Run) -> tuple[str, bool] | None:
+        """The rows and the node of the first numbers that are not finite, and if the data has them.
+
+        None if there are none.
+        """
         if run.team.is_sharded:
-            return ""  # no process could read the weights by itself
+            return None  # no process could read the weights by itself
         for batch in self._batches:
             found = find_nonfinite(run.session, batch.feeds) if len(batch) else None
             if found is not None:
-                return f", {_show_rows(batch.positions)}: {found}"
-        return ""
+                is_data = found.kind == "feed"
+                return f", {locate_nonfinite(found, batch)}", is_data
+        return None
 
     def state(self) -> dict[str, Any]:
         return {"in_a_row": self._in_a_row}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._in_a_row = int(state.get("in_a_row", 0))
-
-
-def _show_rows(positions: Any) -> str:
-    listed = ", ".join(str(int(each)) for each in positions[:4])
-    return f"rows {listed}{', ...' if len(positions) > 4 else ''}"

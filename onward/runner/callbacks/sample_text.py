@@ -56,7 +56,8 @@ def sample_text(plan: TrainingPlan, count: int) -> SampleText:
     read = {name for source in plan.preprocessing.inputs for name in source.columns}
     if vocabulary is None or vocabulary.columns or not read <= {TOKENS, MASK}:
         raise OptionError(
-            "sample_text is for models that are trained on blocks of a text file\nleave it out"
+            "sample_text is for language models, trained on text files or a column of texts\n"
+            "leave it out"
         )
     # a model of any length still has no more positions than its table of them
     context = plan.preprocessing.inputs[0].shape[1] or text_length(plan.adapted.model)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import DataError
-from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, stack_rows
+from onward.runner.data.dataset import IMAGE, TEXT, UNREADABLE, Array, Column, stack_rows
 from onward.runner.data.field_types import BOOL, FLOAT, INT, parse_fields
 from onward.runner.data.image_folder import decode_image
 
@@ -49,9 +49,10 @@ def column_of(
         return Column(IMAGE, image_shape)
     found = _number_column(text)
     if found is None:
-        raise DataError(
-            f"{source}: column {name!r} is of Arrow's type {text}, which cannot be read\n"
-            f"choose other columns, read it as text: types={{{name!r}: 'text'}}, or convert it"
+        return Column(
+            UNREADABLE,
+            why=f"{source}: column {name!r} is of Arrow's type {text}, which cannot be read\n"
+            f"choose other columns, read it as text: types={{{name!r}: 'text'}}, or convert it",
         )
     if array_shape is not None and len(array_shape) == len(found.shape):
         return Column(found.dtype, array_shape)

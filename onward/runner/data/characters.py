@@ -37,6 +37,11 @@ class CharacterVocabulary:
         return max(self.characters.find("\n"), 0)
 
     @property
+    def end(self) -> Array:
+        """The tokens between two texts: a line break, if the vocabulary has it."""
+        return self.encode("\n" if "\n" in self.characters else "")
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns of data that it reads: none, it is for running text."""
         return ()

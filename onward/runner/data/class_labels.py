@@ -49,6 +49,36 @@ class ClassLabels:
 
 
 @dataclass(frozen=True)
+class OneHotLabels:
+    """A label of zeros and a single 1, one number for each class, as the place of the 1.
+
+    >>> OneHotLabels("kind").apply(np.array([[0.0, 1.0], [1.0, 0.0]])).tolist()
+    [1, 0]
+    """
+
+    column: str
+
+    def apply(self, array: Array, positions: Array | None = None) -> Array:
+        """The number of each label's class; `positions` name the rows in errors."""
+        wrong = ~are_one_hot(array)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                f"row {_row(row, positions)}, column {self.column!r}: {array[row]} is not zeros "
+                "and a single 1, as the training data has\ncorrect the data"
+            )
+        places: Array = array.argmax(1).astype(np.int64)
+        return places
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "OneHotLabels", "column": self.column}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> OneHotLabels:
+        return cls(str(record["column"]))
+
+
+@dataclass(frozen=True)
 class OneHotColumn:
     """A column of categories as columns of 0 and 1, one for each: (rows, categories) float32.
 
@@ -75,6 +105,12 @@ class OneHotColumn:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> OneHotColumn:
         return cls(str(record["column"]), tuple(record["categories"]))
+
+
+def are_one_hot(array: Array) -> Array:
+    """Whether each row of (rows, classes) has zeros and a single 1."""
+    found: Array = ((array == 0) | (array == 1)).all(1) & (array.sum(1) == 1)
+    return found
 
 
 def check_label_range(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from onward.message_text import format_sizes, suggest_names
 Array = np.ndarray[Any, Any]
 
 TEXT, IMAGE = "text", "image"
+UNREADABLE = "unreadable"  # such as structs, and lists of texts: refused where they are read
 _SIZES = {TEXT: 64, IMAGE: 1}  # bytes; texts are guessed
 _CHUNK = 1024  # rows that are read at once where a whole column is needed
 
@@ -32,14 +33,15 @@ class Column:
 
     dtype: Any  # a numpy dtype, or "text", or "image": uint8 of (channels, height, width)
     shape: tuple[int | None, ...] = ()
+    why: str = field(default="", compare=False, repr=False)  # it cannot be read
 
     def __post_init__(self) -> None:
-        if self.dtype not in (TEXT, IMAGE):
+        if self.dtype not in (TEXT, IMAGE, UNREADABLE):
             object.__setattr__(self, "dtype", np.dtype(self.dtype))
 
     @property
     def is_number(self) -> bool:
-        return self.dtype not in (TEXT, IMAGE)
+        return self.dtype not in (TEXT, IMAGE, UNREADABLE)
 
     def __str__(self) -> str:
         sizes = f"[{format_sizes(self.shape)}]" if self.shape else ""
@@ -78,13 +80,15 @@ def row_bytes(columns: Iterable[Column]) -> int | None:
 def choose_columns(
     known: Mapping[str, Column], wanted: Sequence[str] | None, source: object
 ) -> list[str]:
-    """The names of the columns to read: all, or those that are wanted and exist."""
+    """The names of the columns to read: all that can be, or those that are wanted and exist."""
     if wanted is None:
-        return list(known)
+        return [name for name, column in known.items() if column.dtype != UNREADABLE]
     for name in wanted:
         if name not in known:
             hint = suggest_names(name, known, "its columns are")
             raise ColumnMissing(f"{source} has no column {name!r}\n{hint}")
+        if known[name].dtype == UNREADABLE:
+            raise DataError(known[name].why)
     return list(wanted)
 
 
@@ -219,6 +223,8 @@ def names_of_classes(dataset: Dataset) -> Mapping[str, tuple[str, ...]]:
 
 def _promote(name: str, a: Column, b: Column, first: object, second: object) -> Column:
     """The column that holds the rows of both."""
+    if UNREADABLE in (a.dtype, b.dtype):
+        return a if a.dtype == UNREADABLE else b
     same = a.dtype == b.dtype or (a.is_number and b.is_number)
     if same and len(a.shape) == len(b.shape):
         dtype = np.promote_types(a.dtype, b.dtype) if a.is_number else a.dtype

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from onward.errors import DataError
 from onward.message_text import suggest_names
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.class_labels import ClassLabels, OneHotColumn
+from onward.runner.data.class_labels import ClassLabels, OneHotColumn, OneHotLabels
 from onward.runner.data.dataset import Array
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
@@ -34,6 +34,7 @@ ENCODERS: Mapping[str, Any] = {
         FillMissing,
         ImagePixels,
         OneHotColumn,
+        OneHotLabels,
         Standardize,
     )
 }

@@ -13,6 +13,7 @@ from onward.formatting import show_bytes
 from onward.message_text import list_names
 from onward.runner.data.dataset import (
     TEXT,
+    UNREADABLE,
     Array,
     Column,
     check_positions,
@@ -118,6 +119,8 @@ def _stack(name: str, values: list[Any]) -> Array:
     """The values of a column as one array; of objects if their sizes differ."""
     if all(isinstance(value, str) for value in values):
         return stack_rows(values, Column(TEXT))
+    if any(map(_is_unreadable, values)):
+        return stack_rows(values, Column(TEXT))  # as objects: refused where they are read
     arrays = [np.asarray(value) for value in values]
     kinds = {array.dtype.kind for array in arrays}
     for number, array in enumerate(arrays):
@@ -130,6 +133,13 @@ def _stack(name: str, values: list[Any]) -> Array:
     if len({array.shape for array in arrays}) == 1 and kinds:
         return np.stack(arrays)
     return stack_rows(arrays, Column(np.result_type(*arrays), (None,) * arrays[0].ndim))
+
+
+def _is_unreadable(value: Any) -> bool:
+    """Whether a value is a dict, or a list of texts or of dicts."""
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(each, (str, Mapping)) for each in value)
+    return isinstance(value, Mapping)
 
 
 def _to_array(values: Any) -> Array:
@@ -153,10 +163,13 @@ def _column(name: str, array: Array, source: object) -> Column:
             kinds = {value.dtype for value in array}
             return Column(np.result_type(*kinds), (None,) * array[0].ndim)
         row = next(row for row, value in enumerate(array) if not isinstance(value, str))
-        raise DataError(
+        why = (
             f"{source}: row {row}, column {name!r}: {array[row]!r:.80} is not a text\n"
             "a column holds numbers, arrays, or texts; fill missing values first"
         )
+        if any(map(_is_unreadable, array)):
+            return Column(UNREADABLE, why=why)
+        raise DataError(why)
     raise DataError(
         f"{source}: column {name!r} is of the type {array.dtype}\n"
         "a column holds numbers, arrays, or texts"

@@ -12,6 +12,7 @@ import numpy as np
 from onward.errors import DataError
 from onward.runner.data.dataset import (
     TEXT,
+    UNREADABLE,
     Array,
     Column,
     check_positions,
@@ -91,7 +92,12 @@ class JsonLinesDataset:
         given = {line: value for line, value in values.items() if value is not None}
         if not given or all(isinstance(value, str) for value in given.values()):
             return COLUMNS[TEXT]
-        arrays = {line: self._array(name, value, line) for line, value in given.items()}
+        try:
+            arrays = {line: self._array(name, value, line) for line, value in given.items()}
+        except DataError as error:
+            if any(isinstance(value, (dict, list)) for value in given.values()):
+                return Column(UNREADABLE, why=str(error))
+            raise
         first = next(iter(arrays.values()))
         dtype = np.result_type(*{array.dtype for array in arrays.values()})
         if len(given) < len(values):  # a missing number becomes NaN

@@ -17,6 +17,7 @@ from onward.runner.data.dataset import (
     Dataset,
     check_positions,
     choose_columns,
+    read_chunks,
     stack_rows,
 )
 from onward.runner.data.line_index import LineIndex, map_file
@@ -24,6 +25,7 @@ from onward.runner.data.text_tokenizer import MASK, TOKENS, TextTokenizer
 
 Vocabulary = CharacterVocabulary | TextTokenizer  # of running text
 
+NEXT_TOKENS = "next_tokens"  # the column of targets
 _CHUNK = 1 << 20  # bytes that are decoded at once
 
 
@@ -92,7 +94,7 @@ class TokenBlocks:
             )
         self.vocabulary = vocabulary
         self._tokens, self._size, self._source, self._codes = tokens, size, source, codes
-        self.columns = {name: Column("int64", (size,)) for name in ("tokens", "next_tokens")}
+        self.columns = {name: Column("int64", (size,)) for name in (TOKENS, NEXT_TOKENS)}
 
     def __len__(self) -> int:
         return (len(self._tokens) - 1) // self._size
@@ -103,7 +105,7 @@ class TokenBlocks:
         places = rows[:, None] * self._size + np.arange(self._size + 1)
         found = np.asarray(self._tokens[places])
         found = (found if self._codes is None else self._codes[found]).astype(np.int64)
-        blocks = {"tokens": found[:, :-1], "next_tokens": found[:, 1:]}
+        blocks = {TOKENS: found[:, :-1], NEXT_TOKENS: found[:, 1:]}
         return {name: np.ascontiguousarray(blocks[name]) for name in names}
 
 
@@ -140,6 +142,30 @@ def open_blocks(
     kind = np.min_scalar_type(len(vocabulary.characters))
     parts = [vocabulary.encode(part, path).astype(kind) for part in _decode(path)]
     return TokenBlocks(np.concatenate(parts), size, path, vocabulary=vocabulary)
+
+
+def join_texts(dataset: Dataset, column: str, size: int, vocabulary: Vocabulary) -> TokenBlocks:
+    """Blocks of the texts of a column, one after another, with the vocabulary's end after each.
+
+    Texts that are empty are left out. The tokens are held in memory, as those of a file.
+    """
+    kind = np.min_scalar_type(vocabulary.size)
+    parts = [np.zeros(0, kind)]
+    for rows, texts in read_chunks(dataset, column):
+        found = [
+            tokens
+            for row, text in zip(rows, texts)
+            if text
+            for tokens in (vocabulary.encode(text, f"row {row}"), vocabulary.end)
+        ]
+        parts.append(np.concatenate([parts[0], *found]).astype(kind))
+    tokens = np.concatenate(parts)
+    if not len(tokens):
+        raise DataError(
+            f"column {column!r} has no text in any of {len(dataset):,} rows\n"
+            "give data with texts, or name another column with inputs"
+        )
+    return TokenBlocks(tokens, size, f"column {column!r}", vocabulary=vocabulary)
 
 
 def _whole_lines(path: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from onward.runner.data.dataset import Array
 TOKENS, MASK, TYPES = "tokens", "attention_mask", "token_type_ids"  # columns that it makes
 _FIELDS = {TOKENS: "ids", MASK: "attention_mask", TYPES: "type_ids"}
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")  # tokens that may fill rows
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "[SEP]")
 _STARTS = ("[CLS]", "<s>", "<|begin_of_text|>", "<|endoftext|>", "\n", "\u010a")  # \u010a: byte 10
 
 
@@ -44,6 +45,13 @@ class TextTokenizer:
         """The token that texts are written after: one that marks a start, or a line break."""
         known = self._opened.get_vocab(with_added_tokens=True)
         return next((known[token] for token in _STARTS if token in known), 0)
+
+    @property
+    def end(self) -> Array:
+        """The tokens between two texts: the one that marks an end, else those of a line break."""
+        known = self._opened.get_vocab(with_added_tokens=True)
+        found = [known[token] for token in _ENDS if token in known][:1]
+        return np.array(found, np.int64) if found else self.encode("\n")
 
     def encode(self, text: str, source: object = "the text") -> Array:
         """The tokens of a running text, without special ones."""

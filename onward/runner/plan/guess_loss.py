@@ -53,7 +53,7 @@ def choose_loss(
             ChosenSetting("loss", "output", "as given"),
         )  # fmt: skip
     if config.loss == "auto":
-        name, why = _guess(port.scores, facts)
+        name, why = _guess(port.scores, facts, port.ending == "Sigmoid")
         if port.ending == TWO_PROBABILITIES and name == "bce_with_logits":
             why = why.replace("the output is one number", "the output their two probabilities")
     else:
@@ -101,15 +101,15 @@ def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | No
     return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and is_row
 
 
-def _guess(port: TensorPort, facts: TargetFacts | None) -> tuple[str, str]:
+def _guess(port: TensorPort, facts: TargetFacts | None, has_sigmoids: bool) -> tuple[str, str]:
     if facts is None:
         return "mse", "the output has the shape of the input, and there is no target"
     named = f"target {facts.column!r}"
     one = port.rest in ((), (1,))
     if facts.is_discrete and not one and len(port.shape) == 2:
         return "cross_entropy", f"{named} has {_count(facts)} classes, output {_sizes(port)}"
-    if facts.is_whole and not one and len(port.shape) == 2:
-        return "cross_entropy", f"{named} has whole numbers, output {_sizes(port)}"
+    if facts.is_one_hot and not has_sigmoids and _agree(facts.shape, port.rest):
+        return "cross_entropy", f"{named} has a single 1 in each row, output {_sizes(port)}"
     if facts.is_discrete and facts.is_two and one:
         return "bce_with_logits", f"{named} has 2 classes, the output is one number"
     if facts.kind in ("text", "bool") and not facts.shape and one:
@@ -150,14 +150,15 @@ def _cross_entropy(
 ) -> ChosenLoss:
     if facts is None:
         raise OptionError("cross entropy needs a target\nsay it: target='...'")
-    axis = 1 if len(port.shape) == 2 and not facts.shape else class_axis(port, facts.shape)
+    is_row = not facts.shape or (facts.is_one_hot and _agree(facts.shape, port.rest))
+    axis = 1 if len(port.shape) == 2 and is_row else class_axis(port, facts.shape)
     if axis is None:
         raise DataError(
             f"cross entropy needs a class for each row: target {facts.column!r} has the shape "
             f"({format_sizes(facts.shape)}), output {port.name!r} {_sizes(port)}\n"
             "name another target, or another loss"
         )
-    if facts.kind == "float" and not facts.is_whole:
+    if facts.kind == "float" and not facts.is_one_hot:
         raise DataError(
             f"cross entropy needs classes, but target {facts.column!r} has floats\n"
             "name a target of texts or whole numbers, or take another loss"

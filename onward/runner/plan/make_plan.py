@@ -18,7 +18,7 @@ from onward.passes.training_mode import free_name
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.data.dataset import Column
-from onward.runner.data.text_files import Vocabulary
+from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.feed_transform import FeedTransform
@@ -51,7 +51,8 @@ from onward.runner.plan.target_column import (
     used_columns,
 )
 from onward.runner.plan.target_facts import TargetFacts, read_target
-from onward.runner.plan.target_source import check_labels, make_target
+from onward.runner.plan.target_source import check_labels, explain_scale, make_target
+from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
     CHARACTERS,
     FoundTokenizer,
@@ -79,6 +80,7 @@ def make_plan(
     tokenizer, length = find_tokenizer(config, model, stored), text_length(loaded)
     known = None if stored is None or config.tokenizer is not None else stored.vocabulary
     opened = open_training_data(config, ports, data, validation, length, known, tokenizer)
+    config, opened = open_text_column(config, ports, opened, length, known, tokenizer)
     choices = list(opened.choices)
 
     # -- columns, rows, feeds of the inputs
@@ -119,7 +121,7 @@ def make_plan(
     if facts is not None and target is not None:
         classes = stored.classes if stored is not None and config.new_head is None else ()
         source, classes, made = make_target(chosen, reads, facts, feed, classes)
-        choices += made
+        choices += [*made, *explain_scale(chosen, facts, opened.training, rows.training)]
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
             check_labels(config, chosen, reads, source, rows.held_out, None)
@@ -211,11 +213,8 @@ def _read_columns(
         keep_one = target is None and config.loss != "output" and not is_reconstruction(ports)
         matched, found = match_inputs(config, columns, rest, target, keep_one)
         choices += found
-    if config.tokenizer not in (None, CHARACTERS) and vocabulary is None:
-        raise OptionError(
-            "tokenizer is for texts, but no input of the model is made of a column or a file of "
-            "texts\nleave it out"
-        )
+    if vocabulary is None:
+        _check_no_text_settings(config, columns)
     if target is None and config.loss != "output":
         taken = {name for names in matched.values() for name in names}
         taken |= {name for source in reused or () for name in source.columns}
@@ -252,6 +251,19 @@ def _stored_sources(
     feeds = {source.feed for source in stored.inputs}
     known = all(name in columns for name in stored.needed_columns(target=False))
     return stored.inputs if known and feeds == {each.name for each in ports.inputs} else None
+
+
+def _check_no_text_settings(config: TrainConfig, columns: dict[str, Column]) -> None:
+    """Refuse settings of texts where no input is made of texts."""
+    is_given = {
+        "tokenizer": config.tokenizer not in (None, CHARACTERS),
+        "block": config.block is not None and NEXT_TOKENS not in columns,
+    }
+    for name in (name for name, given in is_given.items() if given):
+        raise OptionError(
+            f"{name} is for texts, but no input of the model is made of a column or a file of "
+            "texts\nleave it out"
+        )
 
 
 def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[ChosenSetting]]:

@@ -13,8 +13,11 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.shapes.infer import infer_shapes
 from onward.message_text import format_sizes, suggest_names
 from onward.passes.linear_models import write_linear_models
+from onward.passes.value_facts import made_by
 from onward.passes.zip_maps import unzipped
 from onward.runner.plan.score_ending import scores_before_probabilities
+
+_VIEWS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Expand")
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,16 @@ def text_length(model: ir.Model) -> int | None:
         if table.const_value is None or table.shape is None or len(table.shape) != 2:
             continue
         is_index = table.dtype == ir.DataType.INT64  # a buffer of position numbers: (1, length)
-        if node.op_type == "Slice":
+        if node.op_type == "Slice" or _counts_positions(node.inputs[1]):
             found.append(int(table.shape.numpy()[1 if is_index else 0]))
     return min((size for size in found if size > 1), default=None)
+
+
+def _counts_positions(indices: ir.Value | None) -> bool:
+    """Whether indices are 0, 1, 2, ...: a Range, perhaps in another shape or type."""
+    while indices is not None and (node := made_by(indices, *_VIEWS)) is not None:
+        indices = node.inputs[0]
+    return indices is not None and made_by(indices, "Range") is not None
 
 
 def _scores(value: ir.Value) -> ScoresPort:

@@ -12,6 +12,7 @@ from onward.errors import DataError, OptionError
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.data.dataset import TEXT, Column, Dataset
+from onward.runner.data.text_tokenizer import MASK, TOKENS, TYPES
 from onward.runner.plan.feed_transform import (
     FeedTransform,
     SoftLabels,
@@ -91,12 +92,19 @@ def make_batches(
 
 
 def _is_row_wise(preprocessing: Preprocessing, data: Dataset) -> bool:
-    """Whether a row's feeds depend only on it: rows are not padded to the longest of a batch."""
+    """Whether a row's feeds depend only on it: rows are not padded to the longest of a batch.
+
+    Rows that are padded are made of the whole batch in every process (`Batches.part_of`): all
+    processes pad to the same length, and train what one process would.
+    """
+    vocabulary = preprocessing.vocabulary
+    made = (TOKENS, MASK, TYPES) if vocabulary is not None and vocabulary.columns else ()
+    known = {name: column for name, column in data.columns.items() if name not in made}
     target = () if preprocessing.target is None else (preprocessing.target,)
     return not any(
         None in source.shape[1:] and (column.dtype == TEXT or None in column.shape)
         for source in (*preprocessing.inputs, *target)
-        for column in (data.columns.get(name, _UNKNOWN) for name in source.columns)
+        for column in (known.get(name, _UNKNOWN) for name in source.columns)
     )
 
 

@@ -17,6 +17,7 @@ from onward.errors import ColumnMissing, DataError, FeedError
 from onward.graph.paths import check_exists
 from onward.lazy import LazyModule
 from onward.runner.data.class_labels import OneHotColumn
+from onward.runner.data.dataset import TEXT as TEXT_TYPE
 from onward.runner.data.dataset import Array, Dataset
 from onward.runner.data.image_folder import (
     IMAGE_SUFFIXES,
@@ -117,7 +118,17 @@ def _read(files: Sequence[Path], preprocessing: Preprocessing) -> dict[str, Arra
         return _read_texts(files, preprocessing)
     needed = preprocessing.needed_columns(target=False)
     opened = _open(files, preprocessing)
-    return opened.read(np.arange(len(opened)), needed)
+    rows = np.arange(len(opened))
+    if vocabulary is not None and not vocabulary.columns and TOKENS not in opened.columns:
+        column = _text_column(opened)
+        return {TEXT: opened.read(rows, [column])[column]}
+    return opened.read(rows, needed)
+
+
+def _text_column(opened: Dataset) -> str:
+    """The column of texts for a language model: the one called text, or the only one."""
+    texts = [name for name, column in opened.columns.items() if column.dtype == TEXT_TYPE]
+    return texts[0] if len(texts) == 1 else TEXT
 
 
 def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:

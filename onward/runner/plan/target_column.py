@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from onward.errors import ColumnMissing, DataError
 from onward.message_text import list_names, suggest_names
 from onward.runner.config import TrainConfig
-from onward.runner.data.dataset import Column
+from onward.runner.data.dataset import UNREADABLE, Column, choose_columns
 from onward.runner.plan.model_shapes import ModelPorts
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -19,12 +19,18 @@ RECONSTRUCTIONS = ("reconstruction", "reconstructed", "decoded")  # outputs of a
 
 
 def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns without those that the config ignores."""
+    """The columns without those that the config ignores, and those that cannot be read."""
     for name in config.ignore_columns:
         if name not in columns:
             hint = suggest_names(name, columns, "its columns are")
             raise ColumnMissing(f"ignore_columns: the data has no column {name!r}\n{hint}")
-    return {name: each for name, each in columns.items() if name not in config.ignore_columns}
+    named = [name for name in columns if name == config.target or name in _given_inputs(config)]
+    choose_columns(columns, named, "the data")  # refuses those that cannot be read
+    return {
+        name: each
+        for name, each in columns.items()
+        if name not in config.ignore_columns and each.dtype != UNREADABLE
+    }
 
 
 def find_target(

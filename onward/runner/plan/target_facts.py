@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onward.errors import DataError
+from onward.runner.data.class_labels import are_one_hot
 from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
 
 _MOST_CLASSES = 10_000
@@ -19,11 +20,11 @@ class TargetFacts:
     """A target column: its type, and its different values where they are few."""
 
     column: str
-    kind: str  # "text", "bool", "int" or "float"
+    kind: str  # "text", "bool", "int" (single floats too, if all are whole numbers) or "float"
     shape: tuple[int | None, ...]
     values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
     class_names: tuple[str, ...] = ()  # of a folder of images, or of a column
-    is_whole: bool = False  # single floats, all of them whole numbers: they may be classes
+    is_one_hot: bool = False  # each row has zeros and a single 1: the place of its class
 
     @property
     def is_two(self) -> bool:
@@ -49,13 +50,14 @@ def read_target(
         )
     kind = _kind(facts)
     shape = tuple(facts.shape)
-    if kind == "float":
-        is_whole = _check_finite(dataset, column, positions)
-        return TargetFacts(column, kind, shape, is_whole=is_whole and not shape)
+    is_whole = kind != "float" or _check_finite(dataset, column, positions)
+    if kind == "float" and is_whole and shape in ((), (1,)):
+        kind = "int"  # labels that a program wrote as floats
     if shape == (1,) and kind in ("int", "bool"):
         shape = ()  # a column of labels, as Keras saves them
-    if shape:
-        return TargetFacts(column, kind, shape)
+    if shape or kind == "float":
+        is_one_hot = is_whole and len(shape) == 1 and _is_one_hot(dataset, column, positions)
+        return TargetFacts(column, kind, shape, is_one_hot=is_one_hot)
     found: set[Any] = set()
     for rows, values in read_chunks(dataset, column, positions):
         if kind == "text" and (values == "").any():
@@ -63,6 +65,8 @@ def read_target(
             raise DataError(
                 f"row {row} has no value in the target {column!r}\nremove the row, or fill it"
             )
+        if values.dtype.kind == "f":
+            values = values.astype(np.int64)
         found.update(values.reshape(-1).tolist())
         if len(found) > _MOST_CLASSES:
             found.clear()
@@ -79,6 +83,11 @@ def _kind(column: Column) -> str:
     if column.dtype == TEXT:
         return "text"
     return {"b": "bool", "i": "int", "u": "int"}.get(column.dtype.kind, "float")
+
+
+def _is_one_hot(dataset: Dataset, column: str, positions: Array | None) -> bool:
+    """Whether every row has zeros and a single 1."""
+    return all(are_one_hot(values).all() for _, values in read_chunks(dataset, column, positions))
 
 
 def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> bool:

@@ -8,14 +8,18 @@ import numpy as np
 
 from onward.errors import DataError
 from onward.runner.config import TrainConfig
-from onward.runner.data.class_labels import ClassLabels, check_label_range
+from onward.runner.data.class_labels import ClassLabels, OneHotLabels, check_label_range
 from onward.runner.data.dataset import Array, Dataset, read_chunks
 from onward.runner.data.encode import Encoder
+from onward.runner.plan.column_survey import survey_columns
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import ChosenSetting
+
+_OF_NUMBERS = ("mse", "l1", "huber", "smooth_l1")
+_LARGE = 10.0  # times what a new layer predicts
 
 
 def make_target(
@@ -47,6 +51,9 @@ def make_target(
             choices.append(
                 ChosenSetting("classes", _shown(classes), "names that the data has for them")
             )
+        elif facts.is_one_hot and chosen.axis == 1 and len(port.shape) == 2:
+            classes = tuple(range(count or 0))
+            encoders = (OneHotLabels(facts.column),)
         elif count is not None and not facts.shape:
             classes = tuple(range(count))
             if _starts_at_one(chosen, facts, count, known):
@@ -78,6 +85,22 @@ def make_target(
     kept = {facts.column: encoders} if encoders else {}
     source = FeedSource(feed, (facts.column,), kept, chosen.dtype, chosen.shape)
     return source, classes, choices
+
+
+def explain_scale(
+    chosen: ChosenLoss, facts: TargetFacts, data: Dataset, rows: Array
+) -> list[ChosenSetting]:
+    """Say that numbers to predict are not scaled, where they are much larger or smaller than 1."""
+    if chosen.name not in _OF_NUMBERS or facts.shape:
+        return []
+    survey = survey_columns(data, [facts.column], rows)[facts.column]
+    if max(abs(survey.mean), survey.std) <= _LARGE and survey.std * _LARGE >= 1:
+        return []
+    why = (
+        f"mean {survey.mean:.4g}, standard deviation {survey.std:.4g}: it is not scaled, and "
+        "learning takes long; numbers of about 1 are learnt sooner"
+    )
+    return [ChosenSetting("target scale", "as given", why)]
 
 
 def _check_several(facts: TargetFacts) -> None:

@@ -98,7 +98,7 @@ def tokenize_columns(
     `positions` are those that the model has.
     """
     fields = token_inputs(ports)
-    texts = _text_columns(config, fields, columns, target)
+    texts = text_columns(config, fields, columns, target)
     if found is None or not texts:
         return None
     opened, choice = found.read()
@@ -141,7 +141,7 @@ def without_inputs(
     return config.model_copy(update={"inputs": rest or None}), replace(ports, inputs=left)
 
 
-def _text_columns(
+def text_columns(
     config: TrainConfig,
     fields: Mapping[str, str],
     columns: Mapping[str, Column],

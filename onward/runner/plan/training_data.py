@@ -12,7 +12,7 @@ from onward.errors import DataError, OptionError
 from onward.graph.paths import check_exists
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.dataset import IMAGE, Dataset, names_of_classes
+from onward.runner.data.dataset import IMAGE, UNREADABLE, Dataset, names_of_classes
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
 from onward.runner.data.open_data import READERS, find_splits, holds_arrow, open_data
 from onward.runner.data.text_files import MaskedBlocks, Vocabulary
@@ -86,9 +86,14 @@ def open_training_data(
         choices.append(ChosenSetting("block", f"{block} {word}", why))
     else:
         vocabulary = None
-        if config.block is not None and tokenizer is None:
-            settings["block"] = config.block
+        if config.block is not None and (_are_arrays(source) or not fields):
+            settings["block"] = config.block  # texts in columns are cut later
     training = open_data(source, **settings)
+    choices += [
+        ChosenSetting("left out", name, "its values are not numbers, texts, images or arrays")
+        for name, column in training.columns.items()
+        if column.dtype == UNREADABLE and name not in config.ignore_columns
+    ]
     evaluated = None
     if held_out is not None:
         evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
@@ -163,6 +168,11 @@ def _text_files(source: Any) -> list[Path]:
             return []
         paths += [each for each in inside if each.is_file() and each.suffix.lower() in READERS]
     return paths if all(each.suffix.lower() == ".txt" for each in paths) else []
+
+
+def _are_arrays(source: Any) -> bool:
+    listed = source if isinstance(source, (list, tuple)) else [source]
+    return all(_is_path(each) and Path(each).suffix.lower() == ".npy" for each in listed)
 
 
 def _vocabulary(paths: Iterable[Path]) -> CharacterVocabulary:

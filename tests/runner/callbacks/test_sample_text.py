@@ -31,7 +31,7 @@ def test_a_sample_may_be_longer_than_the_model_has_positions(tmp_path: Path) -> 
 def test_sample_text_is_refused_for_models_without_a_text(tmp_path: Path) -> None:
     rows = {"x": np.eye(4, dtype=np.float32), "label": np.arange(4)}
     model = onward.new_model("mlp", features=4, hidden=(4,), classes=4)
-    with pytest.raises(OptionError, match="sample_text is for models that are trained on blocks"):
+    with pytest.raises(OptionError, match="sample_text is for language models"):
         onward.train(model, rows, sample_text=5, runs=str(tmp_path))
 
 

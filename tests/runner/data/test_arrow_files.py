@@ -12,6 +12,7 @@ import pytest
 
 from onward.errors import ColumnMissing, DataError
 from onward.runner.data.arrow_files import ParquetDataset
+from onward.runner.data.dataset import UNREADABLE, Column
 from onward.runner.data.open_data import open_data
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'onward[data]'")
@@ -104,8 +105,15 @@ def test_a_wrong_type_names_its_row(tmp_path: Path) -> None:
 
 def test_types_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1], "s": [{"a": 1}]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"column 's' is of Arrow's type struct<.*\nchoose other"):
-        open_data(tmp_path / "a.parquet")
+    data = open_data(tmp_path / "a.parquet")
+    assert data.columns["s"] == Column(UNREADABLE) and list(data.read([0])) == ["n"]
+    for read in (
+        lambda: data.read([0], ["s"]),
+        lambda: open_data(tmp_path / "a.parquet", columns=["s"]),
+        lambda: open_data(tmp_path / "a.parquet", target="s"),
+    ):
+        with pytest.raises(DataError, match=r"column 's' is of Arrow's type struct<.*\nchoose"):
+            read()
     assert len(open_data(tmp_path / "a.parquet", columns=["n"])) == 1
 
 

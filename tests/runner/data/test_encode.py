@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from onward.errors import ColumnMissing, DataError, OptionError
 from onward.runner.data import dataset as datasets
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.class_labels import ClassLabels, OneHotColumn, check_label_range
+from onward.runner.data.class_labels import (
+    ClassLabels,
+    OneHotColumn,
+    OneHotLabels,
+    check_label_range,
+)
 from onward.runner.data.encode import ENCODERS, encode_column, encoder_from_json
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.in_memory import ArrayDataset, from_rows
@@ -33,6 +38,7 @@ DATA = ArrayDataset(
 FITTED: dict[str, Any] = {
     "ClassLabels": ClassLabels.fit(DATA, "code"),
     "OneHotColumn": OneHotColumn.fit(DATA, "kind"),
+    "OneHotLabels": OneHotLabels("kind"),
     "Standardize": Standardize.fit(DATA, "v"),
     "FillMissing": FillMissing.fit(DATA, "x"),
     "ImagePixels": ImagePixels.fit(DATA, "image"),
@@ -52,6 +58,14 @@ def test_labels_become_their_places_in_sorted_order() -> None:
 def test_one_hot_has_a_column_for_each_category() -> None:
     encoded = FITTED["OneHotColumn"].apply(np.array(["dog", ""], object))
     assert encoded.dtype == np.float32 and encoded.tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_one_hot_labels_become_places() -> None:
+    labels = FITTED["OneHotLabels"]
+    assert labels.apply(np.array([[0, 0, 1], [1, 0, 0]])).tolist() == [2, 0]
+    for row in ([0, 0, 0], [1, 1, 0], [0.5, 0.5, 0]):
+        with pytest.raises(DataError, match=r"row 9, column 'kind': .* is not zeros and a single"):
+            labels.apply(np.array([[0, 1, 0], row]), np.array([7, 9]))
 
 
 @pytest.mark.parametrize("kind", [ClassLabels, OneHotColumn])

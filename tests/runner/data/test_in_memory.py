@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from onward.errors import ColumnMissing, DataError
+from onward.runner.data.dataset import UNREADABLE
 from onward.runner.data.in_memory import ArrayDataset, from_rows
 from onward.runner.data.open_data import open_data
 
@@ -94,6 +95,14 @@ def test_wrong_positions_and_columns_are_refused() -> None:
         data.read([0.5])
     with pytest.raises(ColumnMissing, match=r"no column 'lable'\ndid you mean 'label'"):
         data.read([0], ["lable"])
+
+
+@pytest.mark.parametrize("value", [{"page": 1}, ["a", "b"], [{"page": 1}]])
+def test_column_that_cannot_be_read_is_refused_where_it_is_read(value: Any) -> None:
+    data = open_data([{"meta": value, "x": 1}, {"meta": None, "x": 2}])
+    assert data.read([0, 1]).keys() == {"x"} and data.columns["meta"].dtype == UNREADABLE
+    with pytest.raises(DataError, match=r"row 0, column 'meta': .* is not a text"):
+        data.read([0], ["meta"])
 
 
 def test_ragged_arrays_keep_their_rows() -> None:

@@ -45,9 +45,7 @@ WRONG = [
     (({"a": 1},), '{"a": 2', "line 2 is not JSON: .*\nthe file is truncated"),
     ((), '{"a" 1}\n{}\n', "line 1 is not JSON: .*\nwrite one JSON object in each line"),
     (({"a": 1}, {"a": "x"}), "", "line 2: column 'a' has 'x', which is not a number"),
-    (({"a": [[1], [2, 3]]},), "", "line 1: column 'a' has .* lists of equal lengths"),
     (({"a": [1]}, {"a": 2}), "", "line 2: column 'a' has 2, which is not of 1 dimensions"),
-    (({"a": {}},), "", "column 'a' has {}, which is not a number"),
     ((), "", "data.jsonl is empty"),
 ]  # fmt: skip
 
@@ -58,6 +56,23 @@ def test_a_wrong_file_is_refused_when_it_is_opened(
 ) -> None:
     with pytest.raises(DataError, match=message):
         JsonLinesDataset(write(tmp_path, *rows, raw=raw))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([[1], [2, 3]], "line 1: column 'a' has .* lists of equal lengths"),
+        ({"b": 1}, "line 1: column 'a' has {'b': 1}, which is not a number"),
+        (["x", "y"], r"line 1: column 'a' has \['x', 'y'\], which is not a number"),
+    ],
+)
+def test_column_that_cannot_be_read_is_refused_where_it_is_read(
+    tmp_path: Path, value: Any, message: str
+) -> None:
+    data = JsonLinesDataset(write(tmp_path, {"a": value, "n": 1}, {"a": None, "n": 2}))
+    assert {name: each.tolist() for name, each in data.read([0, 1]).items()} == {"n": [1, 2]}
+    with pytest.raises(DataError, match=message):
+        data.read([0], ["a"])
 
 
 @pytest.mark.parametrize(

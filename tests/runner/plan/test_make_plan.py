@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,80 @@ def test_labels_of_other_types_and_shapes_are_classes(labels: Any) -> None:
     train(plan)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, bool])
+def test_one_hot_labels_are_classes(tmp_path: Path, dtype: Any) -> None:
+    data = {"x": X, "y": np.eye(3)[LABELS].astype(dtype)}
+    plan = plan_of(mlp(), data)
+    assert plan.loss == CrossEntropy(output="scores", target="target")
+    assert plan.classes == (0, 1, 2) and set(train(plan)) == {"loss", "accuracy", "f1"}
+    batch = next(plan.training.epoch(0))
+    assert batch.feeds["target"].tolist() == LABELS[batch.positions].tolist()
+    path = export(plan, tmp_path / "model.onnx")
+    assert isinstance(plan_of(path, {"x": X, "y": LABELS}, target="y").loss, CrossEntropy)
+    assert plan_of(mlp(), data, loss="mse").loss == MSE(output="scores", target="target")
+    assert isinstance(plan_of(mlp(), data, loss="bce_with_logits").loss, BCEWithLogits)
+
+
+def test_rows_that_are_not_one_hot_are_no_classes() -> None:
+    several = np.eye(3)[LABELS].astype(np.int64)
+    several[5] = 1
+    assert isinstance(plan_of(mlp(), {"x": X, "y": several}).loss, BCEWithLogits)
+    shares = np.full((12, 3), 1 / 3)
+    assert isinstance(plan_of(mlp(), {"x": X, "y": shares}).loss, MSE)
+    one_hot = {"x": X, "y": np.eye(3)[LABELS]}
+    with pytest.raises(DataError, match=r"row 5, column 'y': .* is not zeros and a single 1"):
+        plan_of(mlp(), one_hot, {"x": X, "y": several.astype(float)})
+
+
+def test_sigmoid_for_each_one_hot_label_stays_binary() -> None:
+    op = onward.OpBuilder()
+    w = op.initializer("w", np.ones((4, 3), np.float32))
+    model = op.model(y=op.Sigmoid(op.MatMul(op.input("x", "float32", ("n", 4)), w)))
+    labels = np.eye(3)[LABELS].astype(np.int64)
+    assert isinstance(plan_of(model, {"x": X, "y": labels}).loss, BCEWithLogits)
+
+
+@pytest.mark.parametrize("shape", [(12,), (12, 1)])
+def test_floats_of_0_and_1_are_binary(shape: tuple[int, ...]) -> None:
+    labels = (LABELS % 2).astype(np.float32).reshape(shape)
+    plan = plan_of(mlp(classes=1), {"x": X, "y": labels})
+    assert isinstance(plan.loss, BCEWithLogits) and plan.classes == (0, 1)
+    assert set(train(plan)) == {"loss", "accuracy", "auc"}
+
+
+def test_floats_that_are_classes_are_balanced() -> None:
+    labels = np.where(np.arange(12) < 9, 0.0, LABELS)
+    plan = plan_of(mlp(), {"x": X, "y": labels}, balance=True, validation_split=0)
+    seen = np.concatenate([batch.feeds["target"] for batch in plan.training.epoch(0)])
+    assert np.ptp(np.bincount(seen, minlength=3)) <= 1
+    with pytest.raises(OptionError, match="balance needs a target of classes"):
+        plan_of(mlp(classes=1), {"x": X, "y": X[:, 0]}, balance=True)
+
+
+def test_plan_says_that_large_numbers_are_not_scaled() -> None:
+    def why(target: Any) -> list[str]:
+        choices = plan_of(mlp(classes=1), {"x": X, "y": target}, target="y").choices
+        return [each.why for each in choices if each.what == "target scale"]
+
+    [large] = why(1000 + 300 * X[:, 0])
+    assert "it is not scaled" in large and large.startswith("mean ")
+    assert len(why(0.01 * X[:, 0])) == 1 and why(X[:, 0]) == []
+
+
+def test_positions_that_a_range_reads_are_counted(tmp_path: Path) -> None:
+    op = onward.OpBuilder()
+    ids = op.input("input_ids", "int64", ("n", "t"))
+    length = op.Squeeze(op.Shape(ids, start=1, end=2))
+    places = op.Range(np.array(0), length, np.array(1))
+    rows = op.Gather(
+        op.initializer("places", np.ones((6, 9), np.float32)), op.Unsqueeze(places, [0])
+    )
+    logits = op.Add(op.Gather(op.initializer("words", np.eye(9, dtype=np.float32)), ids), rows)
+    (tmp_path / "a.txt").write_text("a cat sat " * 9)
+    plan = plan_of(op.model(logits=logits), tmp_path / "a.txt")
+    assert reasons(plan)["block"] == "6 characters" and train(plan)["loss"] > 0
+
+
 def test_column_of_two_labels_is_binary() -> None:
     plan = plan_of(mlp(classes=1), {"x": X, "label": LABELS[:, None] % 2 + 1})
     assert isinstance(plan.loss, BCEWithLogits) and plan.classes == (1, 2)
@@ -417,3 +492,21 @@ def test_given_output_is_trained_with_a_new_head_behind_it() -> None:
 def test_metrics_need_rows_to_measure_them_on() -> None:
     with pytest.raises(OptionError, match=r"none are held out\n.*--validation-split"):
         plan_of(mlp(), table(), validation_split=0, metrics=["f1"])
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_columns_that_cannot_be_read_are_left_out(tmp_path: Path, suffix: str) -> None:
+    rows = [dict(zip(table(), row)) | {"meta": {"page": 1}} for row in zip(*table().values())]
+    paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
+    for path in paths:
+        if suffix == ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        else:
+            pa = pytest.importorskip("pyarrow")
+            pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
+    plan = plan_of(mlp(), paths, target="kind")
+    assert reasons(plan)["left out"] == "meta" and train(plan)["loss"] > 0
+    assert "left out" not in reasons(plan_of(mlp(), paths, target="kind", ignore_columns=["meta"]))
+    for settings in ({"target": "meta"}, {"target": "kind", "inputs": {"x": ["a", "meta"]}}):
+        with pytest.raises(DataError, match=r"column 'meta' (has|is of Arrow's type struct)"):
+            plan_of(mlp(), paths, **settings)

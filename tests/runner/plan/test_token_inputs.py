@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import onward
 from onward.errors import ColumnMissing, DataError, OptionError, PackageMissing
 from onward.runner.architectures.new_model import new_model
+from onward.runner.data.batch_part import BatchPart
 from onward.runner.data.text_tokenizer import TextTokenizer, read_tokenizer
 from onward.runner.plan.prepared_feeds import prepare_feeds
 from onward.runner.plan.preprocessing import METADATA_KEY, Preprocessing
@@ -182,6 +183,48 @@ def test_missing_text_is_named_by_its_row(tokenizer: str) -> None:
         plan.preprocessing.feeds({"text": np.array([None])}, np.array([7]), target=False)
     with pytest.raises(ColumnMissing, match="the data has no column 'text'"):
         plan.preprocessing.feeds({"texts": np.array(["a"])}, target=False)
+
+
+def mean_of_tokens() -> ir.Model:
+    """A classifier of texts of any length, whose scores depend on padding: it has no mask."""
+    op = onward.OpBuilder()
+    ids = op.input("input_ids", "int64", ("n", "t"))
+    table = op.initializer("table", np.eye(len(WORDS), dtype=np.float32))
+    w = op.initializer("w", np.ones((len(WORDS), 2), np.float32))
+    return op.model(
+        scores=op.MatMul(op.ReduceMean(op.Gather(table, ids), np.array([1]), keepdims=0), w)
+    )
+
+
+LENGTHS = [1 + place * 7 % 11 for place in range(22)]
+PADDED: dict[str, dict[str, Any]] = {
+    "texts": {"text": [" ".join(["good"] * length) for length in LENGTHS]},
+    "texts and a column of that name": {
+        "text": [" ".join(["good"] * length) for length in LENGTHS],
+        "tokens": LENGTHS,
+    },
+    "lists of tokens": {"input_ids": [np.full(length, GOOD) for length in LENGTHS]},
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("size", [1, 3])
+def test_processes_pad_to_the_longest_row_of_their_batch(
+    tokenizer: str, name: str, size: int
+) -> None:
+    label = [row % 2 for row in range(len(LENGTHS))]
+    rows = [dict(zip([*PADDED[name], "label"], row)) for row in zip(*PADDED[name].values(), label)]
+    given = {} if "input_ids" in PADDED[name] else {"tokenizer": tokenizer}
+    ignored = [each for each in PADDED[name] if each == "tokens"]
+    plan = plan_of(mean_of_tokens(), rows, target="label", ignore_columns=ignored, **given)
+    special = 2 if given else 0  # [CLS] and [SEP]
+    parts = [plan.training.part_of(BatchPart(rank, size)).epoch(0) for rank in range(size)]
+    for batch, *own in zip(plan.training.epoch(0), *parts):
+        longest = special + max(LENGTHS[row] for row in batch.positions)
+        assert batch.feeds["input_ids"].shape == (len(batch), longest)
+        for feed, values in batch.feeds.items():
+            joined = np.concatenate([each.feeds[feed] for each in own])
+            np.testing.assert_array_equal(joined, values)
 
 
 # -- stored with the model
