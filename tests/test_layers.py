@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 # Lowest first. Packages in one layer never import each other.
 LAYERS = [
     {"errors", "formatting", "lazy", "message_text"},
-    {"settings"},
+    {"settings", "quantities"},
     {"graph"},
     {"passes", "checkpoints", "configs"},
     {"gradients", "losses", "optimizers"},

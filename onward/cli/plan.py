@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from onward import quantities
 from onward.cli import arguments
 from onward.cli.console import make_console, make_table, print_json, print_pairs, print_table
 from onward.cli.progress import WorkProgress
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         layout_estimate,
         plan_layouts,
         planned_program,
-        quantities,
         training_costs,
     )
     from onward.distributed.planner.layout_estimate import Devices, DistributedEstimate
@@ -31,7 +31,6 @@ else:  # completion in the shell must not wait for them
     layout_estimate = LazyModule("onward.distributed.planner.layout_estimate")
     plan_layouts = LazyModule("onward.distributed.planner.plan_layouts")
     planned_program = LazyModule("onward.distributed.planner.planned_program")
-    quantities = LazyModule("onward.distributed.planner.quantities")
     training_costs = LazyModule("onward.distributed.planner.training_costs")
 
 _ROWS = 32  # of a device, as onward train has by default

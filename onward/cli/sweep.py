@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from onward.cli.config_flags import add_config_flags, given_settings
 from onward.cli.console import make_console, make_table, print_json, print_table, warn
 from onward.errors import OptionError
 from onward.formatting import percent
+from onward.quantities import parse_duration
 from onward.runner.config import TEAM_SETTINGS, TrainConfig
 from onward.runner.config_files import read_config
 from onward.runner.sweep.run_sweep import sweep as run_sweep
@@ -26,7 +26,6 @@ from onward.runner.sweep.sweep_trial import TRAIN
 _TABLES = ("search", "ablate")
 _CONFIGS = (".toml", ".yaml", ".yml")
 _MOST_ROWS = 20  # of the table; the page has all
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _run_trial = TRAIN  # what a trial runs; tests replace it
 
 
@@ -139,17 +138,13 @@ add_config_flags(sweep, TrainConfig, leave_out=("model", "runs", "name", *TEAM_S
 
 
 def read_seconds(text: str | None) -> float | None:
-    """A time such as 90, 90s, 10m, 2h or 1h30m as seconds.
-
-    >>> read_seconds("10m"), read_seconds("1h30m"), read_seconds("2.5")
-    (600.0, 5400.0, 2.5)
-    """
+    """A duration as seconds."""
     if text is None:
         return None
-    parts = re.findall(r"(\d+\.?\d*)([smhd]?)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    found = parse_duration(text)
+    if found is None:
         raise OptionError(f"--timeout takes a time such as 90s, 10m or 2h, not {text!r}")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return found
 
 
 def _show_trial(console: Console, row: TrialRow) -> None:

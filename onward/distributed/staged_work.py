@@ -1,4 +1,4 @@
-"""StagedWork: a reduction of several collectives, written as one function."""
+"""StagedWork: an asynchronous Work of several collectives, written as one generator."""
 
 from __future__ import annotations
 

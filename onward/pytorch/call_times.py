@@ -24,7 +24,7 @@ def program_seconds(
     program: CapturedProgram, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
 ) -> float:
     """Seconds of a forward and a backward pass on the program's graphs."""
-    return _fastest(lambda: program.run_unattached(tensors, call))
+    return _fastest(lambda: program.run_for_timing(tensors, call))
 
 
 def torch_seconds(

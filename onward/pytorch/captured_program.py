@@ -33,7 +33,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class _Compiled:
-    """The graphs of a capture for one set of results with cotangents."""
+    """The graphs of a capture for one set of outputs that receive gradients (cotangents)."""
 
     cotangents: dict[str, str]  # output -> the input of the backward graph that is its cotangent
     forward: Run
@@ -139,7 +139,7 @@ class CapturedProgram:
                 leaves.append(call[result])
         return capture.structure.rebuild(leaves)
 
-    def run_unattached(self, module_tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> None:
+    def run_for_timing(self, module_tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> None:
         """Run the graphs once and discard what they compute, to measure them."""
         given = {name: module_tensors[of] for name, of in self.capture.tensors.items()}
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
@@ -156,7 +156,7 @@ class CapturedProgram:
 
     @property
     def _may_recompute(self) -> bool:
-        """Whether a result with a gradient is not expected to receive a cotangent."""
+        """Whether a differentiable output was left out of the compiled backward pass."""
         return bool(self.differentiable - self._expected)
 
     def _recompute_inputs(self, values: Mapping[str, Tensor]) -> list[str]:
@@ -243,7 +243,7 @@ class CapturedProgram:
             for graph, group in zip(pair.backward, groups)
         )
         forward = engine.open(pair.forward)
-        # of the graphs that were compiled last: before the engine's lowering, after it, seconds
+        # kept for inspection: the last compiled graphs before and after lowering, and the times
         self._joint = (
             replace(joint, model=ir.Model(ir.Graph((), (), nodes=()), ir_version=10), draws=None),
             PackedModel(joint.model),

@@ -102,7 +102,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "wrong type": (
         "m.onnx --data typed.csv --target kind",
-        ["column 'b' has 'tall' among its numbers", "--types b=float names the line"],
+        ["column 'b' has 'tall' among its numbers", "--types b=float shows the line"],
     ),
     "wrong type that was given": (
         "m.onnx --data typed.csv --target kind --types b=float",

@@ -178,7 +178,7 @@ def test_apexs_optimizers_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("optimizer", "law"),
     [
         (torch.optim.SGD([torch.zeros(1, requires_grad=True)]), r"use torch\.amp\.GradScaler"),
-        (deepspeed(), "DeepSpeed of unknown version is not between"),
+        (deepspeed(), "DeepSpeed's version is unknown, supported are"),
         (named("megatron.fp16.fp16", "FP16_Optimizer")(), "has no _check_overflow"),
     ],
     ids=["torch", "DeepSpeed's version", "Megatron's methods"],

@@ -30,9 +30,7 @@ def make_pairs(
     if not isinstance(losses, str):
         if unknown := [name for name in losses if name not in chosen]:
             hint = suggest_names(unknown[0], chosen, "they are")
-            raise OptionError(
-                f"loss names {unknown[0]!r}, which is not one of the compared outputs\n{hint}"
-            )
+            raise OptionError(f"loss: {unknown[0]!r} is not one of the compared outputs\n{hint}")
         chosen = {name: others for name, others in chosen.items() if name in losses}
     found = []
     for name, others in chosen.items():
@@ -69,8 +67,8 @@ def _by_name(student: ir.Model, teachers: Sequence[ir.Model]) -> dict[str, list[
     if len(mine) == 1 and all(len(each) == 1 for each in theirs):
         return {mine[0]: [each[0] for each in theirs]}
     raise OptionError(
-        f"no output of the student ({list_names(mine)}) has the name of one of the teacher's "
-        f"({list_names(theirs[0])})\ngive pairs={{student's output: teacher's output}}"
+        f"no output of the student ({list_names(mine)}) has the same name as an output of the "
+        f"teacher ({list_names(theirs[0])})\ngive pairs={{student's output: teacher's output}}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Hidden values: pairs of inner values that a student learns from its teachers."""
+"""Distillation of hidden states: pairs of values, and projections where their widths differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANNELS_RANK = 4  # images: the width of (batch, channels, height, width) is a
 
 @dataclass(frozen=True)
 class Hidden:
-    """An inner value of the student that should become one of a teacher's.
+    """An inner value of the student that is trained to match one of a teacher.
 
     Attributes:
         student: the student's value
@@ -30,7 +30,7 @@ class Hidden:
         weight: of this loss in the sum
         projected: learn a projection where the widths differ; it is not exported
         heads: of "attention": the parts into which widths are divided
-        of: the number of the teacher, if there are several
+        of: the index of the teacher, if there are several
 
     >>> Hidden("layer_1", "layer_3", loss="cosine").weight
     1.0
@@ -71,34 +71,38 @@ def expose_values(model: ir.Model, names: Sequence[str], owner: str) -> None:
         graph.outputs.append(made[name])
 
 
-def project(model: ir.Model, hidden: Hidden, mine: Array, its: Array, place: int, seed: int) -> str:
+def project(
+    model: ir.Model, hidden: Hidden, value: Array, teacher_value: Array, index: int, seed: int
+) -> str:
     """The name of the student's value with the teacher's width: a projection if they differ.
 
-    `mine` and `its` are the values for one batch. The projection is added to the model, in place.
+    `value` and `teacher_value` are the values for one batch. The projection is added to the model,
+    in place.
     """
-    axis = 1 if mine.ndim == _CHANNELS_RANK else mine.ndim - 1
-    sizes = [(m, n) for at, (m, n) in enumerate(zip(mine.shape, its.shape)) if at != axis]
-    if mine.ndim != its.ndim or mine.ndim < 2 or any(m != n for m, n in sizes):
+    axis = 1 if value.ndim == _CHANNELS_RANK else value.ndim - 1
+    pairs = enumerate(zip(value.shape, teacher_value.shape))
+    is_equal = all(m == n for at, (m, n) in pairs if at != axis)
+    if value.ndim != teacher_value.ndim or value.ndim < 2 or not is_equal:
         raise OptionError(
-            f"the student's {hidden.student!r} has shape {mine.shape}, "
-            f"the teacher's {hidden.teacher!r} {its.shape}\n"
-            "only widths may differ: name values of the same rank, with the same rows"
+            f"the student's {hidden.student!r} has shape {value.shape}, "
+            f"the teacher's {hidden.teacher!r} {teacher_value.shape}\n"
+            "choose values that differ only in width"
         )
-    width, wanted = mine.shape[axis], its.shape[axis]
+    width, wanted = value.shape[axis], teacher_value.shape[axis]
     if width == wanted:
         return hidden.student
     if not hidden.projected:
         raise OptionError(
             f"the student's {hidden.student!r} has width {width}, "
             f"the teacher's {hidden.teacher!r} {wanted}\n"
-            "leave projected=False out: a projection is learned, and not exported"
+            "remove projected=False: a projection is then trained; it is not exported"
         )
-    rng = np.random.default_rng([seed, place])
-    weight = (rng.normal(size=(width, wanted)) / np.sqrt(width)).astype(mine.dtype)
+    rng = np.random.default_rng([seed, index])
+    weight = (rng.normal(size=(width, wanted)) / np.sqrt(width)).astype(value.dtype)
     op = extend(model)
-    x = next(value for value in model.graph.outputs if value.name == hidden.student)
-    name = f"{PROJECTION}.{place}"
-    if axis == 1 and mine.ndim == _CHANNELS_RANK:
+    x = next(each for each in model.graph.outputs if each.name == hidden.student)
+    name = f"{PROJECTION}.{index}"
+    if axis == 1 and value.ndim == _CHANNELS_RANK:
         made = op.Conv(x, op.initializer(name, weight.T[:, :, None, None].copy()))
     else:
         made = op.MatMul(x, op.initializer(name, weight))

@@ -9,10 +9,10 @@ from typing import Any
 
 from onward.errors import OptionError
 from onward.losses.loss import Loss
+from onward.quantities import parse_duration
 from onward.settings import above, check_fields, explain_frozen, explain_keywords, integer, optional
 
-_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(s|sec|m|min|h|steps?)")
+_STEPS = re.compile(r"(\d+) *steps?")
 
 
 @explain_keywords
@@ -24,12 +24,12 @@ class Tune:
     Attributes:
         steps, seconds: when to end, whichever is first; both None: after 300 steps
         data: batches to learn from, as `Calibration` takes them; None: the calibration's. Every
-            eighth batch, 256 rows at most, is left out to judge with
+            eighth batch, 256 rows at most, is held out for validation
         target: the column of `data` with the targets of `loss`
-        learning_rate: of the integers, in steps of the grid: 0.005 is a two hundredth of the
-            distance of two integers
-        scale_rate: of the scales: by how many steps of the grid the largest integer moves; so it is
-            a small share of the scale of 8 bits, and a larger one of 2 bits
+        learning_rate: of the integers: 0.005 is 0.005 of the distance between two neighbouring
+            integers
+        scale_rate: learning rate of the scales, in integers that the largest one moves: relative to
+            the scale, it is smaller for 8 bits than for 2
         loss: a loss of labelled data (quantization-aware training); None: the float model's outputs
             are learned, without labels
         batch: rows of a batch, joined from smaller batches of the same shape; None: 32
@@ -71,11 +71,13 @@ class Tune:
         >>> Tune.read("5min").seconds, Tune.read("200 steps").steps
         (300.0, 200)
         """
-        match = _TEXT.fullmatch(text.strip().lower())
-        if match is None or not float(match[1]):
+        steps = _STEPS.fullmatch(text.strip().lower())
+        if steps is not None and int(steps[1]):
+            return cls(steps=int(steps[1]))
+        seconds = parse_duration(text)
+        if seconds is None:
             raise OptionError(
-                f"{text!r} is not a time to tune\ngive one such as 90s, 5min, 1h, or 200steps"
+                f"{text!r} is neither a duration nor a number of steps\n"
+                "give one such as 90s, 5min, 1h, or 200steps"
             )
-        if match[2].startswith("step"):
-            return cls(steps=max(1, round(float(match[1]))))
-        return cls(seconds=float(match[1]) * _UNITS[match[2]])
+        return cls(seconds=seconds)

@@ -43,7 +43,7 @@ def unpack(
         overwrite: replace files of these names
         verify: also compare the SHA-256 of each tensor; the CRC-32 of what is stored, which finds
             damage, is always compared
-        progress: called with what begins, how many tensors are done, and of how many
+        progress: called with the step that begins, how many tensors are done, and of how many
     """
     source = to_path(path)
     target = to_path(out) if out is not None else source.with_suffix(".onnx")
@@ -58,7 +58,7 @@ def unpack(
         folder.mkdir()
         proto = _rebuild(file, folder, verify, progress)
         (folder / target.name).write_bytes(proto.SerializeToString())
-        for name in (*file.files, target.name):  # the data before what points to it
+        for name in (*file.files, target.name):  # external data before the model that refers to it
             (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(folder / name, target.parent / name)
     return target
@@ -90,7 +90,9 @@ def _rebuild(
     proto = onnx.load_model_from_string(graph)
     tensors = [tensor for tensor in tensors_of(proto) if is_reference(tensor)]
     if len(tensors) != len(file.uses):
-        raise InvalidModel(f"{file.name} is damaged: its index and its graph differ")
+        raise InvalidModel(
+            f"{file.name} is damaged: its index and its graph have different tensors"
+        )
     with _DataWriter(folder, file.files) as data_files:
         for count, (tensor, use) in enumerate(zip(tensors, file.uses)):
             if progress is not None:

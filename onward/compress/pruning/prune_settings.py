@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from onward.compress.pruning.importance import KINDS
 from onward.compress.pruning.sparse_masks import read_pattern
 from onward.errors import OptionError
+from onward.quantities import parse_count, parse_duration
 
-_COUNTS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DEFAULT_KEEP = 0.5
 
 
@@ -78,10 +76,10 @@ def read_count(number: int | str) -> int:
     >>> read_count("1.5G"), read_count(1000)
     (1500000000, 1000)
     """
-    found = re.fullmatch(r"(\d*\.?\d+(?:[eE]\d+)?)\s*([KMGTkmgt]?)", str(number).strip())
-    if not found or float(found[1]) <= 0:
+    found = parse_count(str(number))
+    if not found:
         raise OptionError(f"macs is a number such as 1G or 250M, not {str(number)!r}")
-    return int(float(found[1]) * _COUNTS[found[2].upper()])
+    return int(found)
 
 
 def read_time(given: float | str | None) -> float | None:
@@ -92,10 +90,10 @@ def read_time(given: float | str | None) -> float | None:
     """
     if given is None:
         return None
-    found = re.fullmatch(r"(\d*\.?\d+)\s*([a-z]*)", str(given).strip())
-    if not found or found[2] not in _SECONDS or float(found[1]) <= 0:
+    found = parse_duration(str(given))
+    if found is None:
         raise OptionError(f"tune is a time such as 5min or 90s, not {str(given)!r}")
-    return float(found[1]) * _SECONDS[found[2]]
+    return found
 
 
 def check_importance(importance: str) -> str:

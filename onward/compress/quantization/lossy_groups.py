@@ -1,7 +1,8 @@
-"""Take the nodes out of a plan that cost the most quality, until the rest is within the budget.
+"""Undo the quantization that loses the most quality, until the model is within the budget.
 
-Each group is quantized alone to see what it costs; then the search finds how many of the worst
-must be undone. Weights of few bits get more bits first, and stay float only if 8 do not help.
+Each group of nodes is quantized alone to measure what it loses; then the search finds how many of
+the worst must be undone. Weights of few bits get more bits first, and stay float only if 8 bits do
+not help.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _GROUPS = 40  # that are tried alone; neighbours are joined if there are more
 _GROUPS_OF_LARGE = 12
 _LARGE = 200 << 20  # bytes of weights
 
-TOO_LOSSY = "quantized, it costs too much quality"
+TOO_LOSSY = "quantizing it loses too much quality"
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ def undo_lossy(
         start: the whole plan, which loses too much
         judges: one that rates plans on all data, and one that rates groups on a part of it
         drop: the share of quality that may be lost
-        undone: receives the reason of each node that is taken out
+        undone: is filled with the name of each node that stays float, and the reason
         progress: gets each step
-        feeds: what the model is timed with. If given, int8 groups are weighed by their work, as
-            they are there for speed; else, and for only weights, by their size
+        feeds: what the model is timed with. If given, int8 groups are weighted by their FLOPs, as
+            int8 is used for speed; else, and if only weights are quantized, by their size
     """
     judge, quick = judges
     at_most = _GROUPS_OF_LARGE if weight_bytes(quantizer.model) > _LARGE else _GROUPS
@@ -67,7 +68,7 @@ def undo_lossy(
     steps = _order_steps(start.plan, groups, costs)
 
     def rate(count: int) -> RatedPlan:
-        progress(f"trying with {count} of {len(steps)} steps back", count, len(steps))
+        progress(f"trying with {count} of {len(steps)} steps undone", count, len(steps))
         plan = _take_steps(start.plan, steps[:count])
         model = quantizer.write(plan)
         return RatedPlan(plan, model, judge.rate(model))
@@ -80,7 +81,7 @@ def undo_lossy(
 def _shares(
     model: ir.Model, plan: Plan, groups: Sequence[Group], feeds: Mapping[str, Any] | None
 ) -> list[float]:
-    """What each group is worth: its share of the work if it is there for speed, else of weights."""
+    """The share of each group: of the FLOPs if int8 is used for speed, else of the weights."""
     if feeds is None or all(form.kind == "weights" for form in plan.values()):
         total = max(elements_of(model, plan), 1)
         return [elements_of(model, group) / total for group in groups]
@@ -98,23 +99,23 @@ def _measure_costs(
     quick: Judge,
     progress: Progress,
 ) -> list[float]:
-    """What each group costs if only it is quantized, for each share that it is worth."""
+    """The quality that is lost if only one group is quantized, divided by the group's share."""
     costs = []
     for number, (group, share) in enumerate(zip(groups, shares, strict=True)):
-        progress("measuring what each group of nodes costs", number, len(groups))
+        progress("measuring what each group of nodes loses", number, len(groups))
         alone = quantizer.write({name: plan[name] for name in group})
         costs.append(_loss(quick.rate(alone)) / (share + 1 / len(groups)))
     return costs
 
 
 def _loss(quality: Quality) -> float:
-    """What was lost, finer than a metric shows it on little data."""
+    """A continuous loss of quality: a metric changes too coarsely on few rows."""
     loss = 1 - quality.similarity + 0.01 * quality.error
     return loss if math.isfinite(loss) else math.inf
 
 
 def _order_steps(plan: Plan, groups: Sequence[Group], costs: Sequence[float]) -> list[Group]:
-    """The groups to step back, always the one that costs most; one with few bits comes often.
+    """The groups in the order of undoing; one of few bits comes several times.
 
     A step doubles the bits of weights, which is expected to divide their cost by 4 ** bits; the
     last one takes a group out.

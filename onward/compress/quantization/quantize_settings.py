@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from onward.errors import OptionError, ProviderMissing
 from onward.lazy import LazyModule
 from onward.providers.choose import available, full_name, install_hint
 from onward.providers.provider_names import AUTO
+from onward.quantities import parse_bytes
 
 if TYPE_CHECKING:
     from onward.compress.learned_rounding import tune_settings
@@ -27,9 +27,6 @@ FORMATS = {  # what a user writes, and the format's name
     "bfloat16": "bf16",
     "auto": "auto",
 }
-_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_NUMBER = re.compile(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +126,10 @@ def read_bytes(given: int | str) -> int:
     >>> read_bytes("100MB"), read_bytes(2048)
     (100000000, 2048)
     """
-    match = _NUMBER.fullmatch(str(given).strip())
-    if match is None or match[2].upper() not in _BYTES or float(match[1]) <= 0:
+    found = parse_bytes(str(given))
+    if not found:
         raise OptionError(f"size must be a number of bytes, such as '100MB', not {given!r}")
-    return int(float(match[1]) * _BYTES[match[2].upper()])
+    return int(found)
 
 
 def read_tune(given: Any, seed: int = 0) -> Tune | None:

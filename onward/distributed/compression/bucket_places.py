@@ -1,4 +1,4 @@
-"""Questions about the places of a bucket's tensors in its vector."""
+"""Count the elements of a bucket's tensors, and find the gaps between them in its vector."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def find_gaps(places: Places) -> Iterator[slice]:
         yield slice(end, places.size)
 
 
-def needs_no_compression(communicator: Communicator, places: Places) -> bool:
+def sends_nothing(communicator: Communicator, places: Places) -> bool:
     """Whether nothing is sent: one process, or tensors without elements."""
     return communicator.size == 1 or count_elements(places) == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.bucket_places import find_gaps, needs_no_compression
+from onward.distributed.compression.bucket_places import find_gaps, sends_nothing
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
 from onward.distributed.compression.uncompressed import SumReducer
@@ -56,7 +56,7 @@ class Int8:
             raise setting_error("Int8.block", "a multiple of 4", self.block)
 
     def open(self, communicator: Communicator, places: Places) -> Reducer:
-        if needs_no_compression(communicator, places):
+        if sends_nothing(communicator, places):
             return SumReducer(communicator)
         parts = Parts(places.size, communicator.size, self.block)
         return Int8Reducer(communicator, places, parts, self.error_feedback)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.bucket_places import needs_no_compression
+from onward.distributed.compression.bucket_places import sends_nothing
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.low_rank import (
     join_tensors,
@@ -76,7 +76,7 @@ class PowerSGD:
         )
 
     def open(self, communicator: Communicator, places: Places) -> Reducer:
-        if needs_no_compression(communicator, places):
+        if sends_nothing(communicator, places):
             return SumReducer(communicator)
         return PowerSGDReducer(self, communicator, places)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.bucket_places import count_elements, needs_no_compression
+from onward.distributed.compression.bucket_places import count_elements, sends_nothing
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
 from onward.distributed.compression.uncompressed import SumReducer
@@ -58,7 +58,7 @@ class TopK:
                 f"TopK cannot number the {places.size:,} elements of one bucket in 32 bits\n"
                 "use Int8() or HalfPrecision() for a model with so large a tensor"
             )
-        if needs_no_compression(communicator, places):
+        if sends_nothing(communicator, places):
             return SumReducer(communicator)
         memory = ReducerMemory(places.size, self.error_feedback)
         return TopKReducer(communicator, self.count(places), memory)

@@ -26,7 +26,7 @@ class Bucket:
     nbytes: int  # of the vector, each tensor padded to 64 bytes
     slots: float  # bytes of optimizer state for each byte of the vector: 2 for Adam
     separate: int = 0  # state of an update that needs whole tensors: each tensor has one owner
-    largest: int = 0  # of that, the state of one tensor
+    largest: int = 0  # of `separate`, the largest state of one tensor
 
     def padded(self, shards: int) -> int:
         """The bytes of the vector when it is cut into `shards` equal parts of whole lines."""
@@ -46,7 +46,7 @@ def measure_buckets(layout: Layout, grouped: Sequence[Names] | None = None) -> l
     if sorted(listed) != sorted(update_of):
         raise OptionError(
             "buckets must contain every parameter of the program once\n"
-            "leave them out: each update is then a bucket"
+            "or give no buckets: each update is then one"
         )
     shapes = {parameter.name: parameter.shape for parameter in layout.parameters}
     found = []
@@ -79,7 +79,7 @@ def bucket_names(program: Program, limit: int) -> list[Names]:
 
 
 def _slot_bytes(update: UpdateLayout, name: str) -> int:
-    """The bytes of a parameter's slots that are tensors by name."""
+    """The bytes of a parameter's slots that are stored for each tensor."""
     return sum(
         math.prod(named[name]) * update.slot_dtype(slot).itemsize
         for slot, named in update.slots.items()

@@ -18,7 +18,7 @@ class ScalingPoint:
 
     ranks: int
     seconds: float
-    efficiency: float  # the time of one process alone, by the time of a step
+    efficiency: float  # the time of one process, divided by the time of this step
     hidden: float  # the share of communication during which processes compute
 
 
@@ -31,7 +31,7 @@ def scaling_curve(
     spread: float = 0.0,
     seed: int = 0,
 ) -> list[ScalingPoint]:
-    """Simulate a step for each number of processes; `layout` is the Parallel of a number."""
+    """Simulate a step for each number of processes; `layout(n)` is the Parallel of n."""
     points = []
     for size in ranks:
         parallel = layout(size).over(size)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from onward.quantities import parse_bytes
 from onward.settings import (
     check_fields,
     choice,
@@ -20,10 +21,8 @@ from onward.settings import (
     true_or_false,
 )
 
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(%|[kmgt]?i?b)\s*", re.ASCII | re.IGNORECASE)
-_UNITS = {"b": 1}
-_UNITS |= {f"{unit}b": 1000 ** (i + 1) for i, unit in enumerate("kmgt")}
-_UNITS |= {f"{unit}ib": 1024 ** (i + 1) for i, unit in enumerate("kmgt")}
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
+_UNIT = re.compile(r"b\s*$", re.IGNORECASE)
 EVERYTHING = 2  # the level at which every node may be computed again
 
 
@@ -81,14 +80,8 @@ class Memory:
         """The budget in bytes, if activations take `unlimited` bytes without it."""
         if self.budget is None or isinstance(self.budget, int):
             return self.budget
-        number, unit = _parse(self.budget)
-        return int(unlimited * number / 100 if unit == "%" else number * _UNITS[unit])
-
-
-def _parse(text: str) -> tuple[float, str]:
-    found = _AMOUNT.fullmatch(text)
-    assert found is not None
-    return float(found[1]), found[2].lower()
+        share = _PERCENT.fullmatch(self.budget)
+        return int(unlimited * float(share[1]) / 100 if share else parse_bytes(self.budget) or 0)
 
 
 def _budget(name: str, value: Any) -> int | str:
@@ -100,9 +93,11 @@ def _budget(name: str, value: Any) -> int | str:
         except ValueError:
             raise setting_error(name, law, value) from None
         return number
-    if _AMOUNT.fullmatch(value) is None:
-        raise setting_error(name, law, value)
-    amount, unit = _parse(value)
-    if amount <= 0 or (unit == "%" and amount > 100):
+    share = _PERCENT.fullmatch(value)
+    if share is None:
+        is_valid = bool(parse_bytes(value)) and _UNIT.search(value) is not None
+    else:
+        is_valid = 0 < float(share[1]) <= 100
+    if not is_valid:
         raise setting_error(name, law, value)
     return value

@@ -1,6 +1,6 @@
-"""Values as plain Python numbers: which values qualify, and conversions from and to tensors.
+"""Shapes, axes and counts as Python numbers on the host: which values may be, and conversions.
 
-Shapes, axes and counts stay on the host while a lowered graph runs, so that Inductor sees symbols
+They stay on the host while a lowered graph runs, so that Inductor sees symbols
 and the host does not wait for a device. Longer values, and other types, are tensors.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-RANKS = {"Numbers": 1, "Grid": 2}  # what a host function's annotations hold at most
+RANKS = {"Numbers": 1, "Grid": 2}  # the highest rank that each annotation of a host function allows
 _TYPES = {ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL}
 _COUNTED = {"ConstantOfShape", "Expand", "Range"}  # one of their inputs gives the length
 _LARGEST_LITERAL = 1024  # elements of a constant that may be written into the source
@@ -49,8 +49,10 @@ def as_tensor(numbers: Any, dtype: torch.dtype, device: torch.device) -> torch.T
         if device.type != "cuda" or torch.compiler.is_compiling():
             return torch.tensor(numbers, dtype=dtype, device=device)
         pinned = torch.tensor(numbers, dtype=dtype, pin_memory=True)
-        return pinned.to(device, non_blocking=True)  # from other memory it would wait for the GPU
-    return torch.full((), numbers, dtype=dtype, device=device)  # made there, not copied there
+        return pinned.to(
+            device, non_blocking=True
+        )  # memory that is not pinned would wait for the GPU
+    return torch.full((), numbers, dtype=dtype, device=device)  # created on the device: no copy
 
 
 def as_numbers(value: Any) -> Any:

@@ -75,5 +75,6 @@ def _why_not(optimizer: Any, name: str) -> str | None:
         version = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
         parts = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
         if not OLDEST <= parts <= NEWEST:
-            return f"DeepSpeed {version or 'of unknown version'} is not between 0.4.0 and 0.9.1"
+            found = version or "unknown"
+            return f"DeepSpeed's version is {found}, supported are 0.4.0 to 0.9.1"
     return None

@@ -49,7 +49,7 @@ def read_steps(text: str) -> tuple[int, int]:
     found = int(first), int(last)
     if not 1 <= found[0] < found[1]:
         raise OptionError(
-            f"profile: the steps {text} are none\nthe first step is 1, and LAST is not profiled"
+            f"profile: {text} contains no step\nthe first step is 1, and LAST is not profiled"
         )
     return found
 
@@ -66,8 +66,8 @@ class ProfileSteps(Callback):
     def on_start(self, run: Run) -> None:
         if self.first > run.plan.steps:
             raise OptionError(
-                f"profile: the run has {run.plan.steps} steps, and {self.first}:{self.last} is "
-                f"after them\nchoose steps from 1 to {run.plan.steps}"
+                f"profile: the run has {run.plan.steps} steps, {self.first}:{self.last} are beyond "
+                f"them\nchoose steps from 1 to {run.plan.steps}"
             )
         self._begin(run, run.step)
 
@@ -114,7 +114,7 @@ class _Recording:
         self.walls: list[float] = []
 
     def repeat(self, run: Run, step: StepRecord, began: float, seconds: float) -> None:
-        """Repeat a step that took so long in the run."""
+        """Repeat a step; `seconds` is its time in the run."""
         self._feeds = {name: np.asarray(feed) for name, feed in step.batch.feeds.items()}
         self._starts.append(began)
         self._times.append(seconds)
@@ -184,8 +184,8 @@ def _make_step(session: TrainingSession, feeds: dict[str, Any]) -> None:
 def join_traces(traces: list[Trace], steps: int) -> Trace:
     """The graphs that every step runs as one trace, one after the other in each step.
 
-    A graph's trace has its own beginning of time, and one run more than `steps`: the first one,
-    which is left out. Graphs that run less often (the number of random numbers) are left out too.
+    A graph's trace has its own time origin, and one run more than `steps`: the first one,
+    which is left out. Graphs that run less often (to count random numbers) are left out too.
     """
     each = [t.between(len(t.runs) - steps, len(t.runs)) for t in traces if len(t.runs) > steps]
     records, runs = [], []

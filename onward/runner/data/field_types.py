@@ -23,12 +23,12 @@ _LEADING_ZERO = re.compile(r"[+-]?0\d+")  # a postal code, not a number
 
 
 def check_types(types: Mapping[str, str] | None, names: Iterable[str], source: object) -> None:
-    """Refuse types for columns that do not exist, and types that do not."""
+    """Refuse types of columns that do not exist, and unknown types."""
     names = list(names)
     for name, kind in (types or {}).items():
         if name not in names:
             hint = suggest_names(name, names, "its columns are")
-            raise ColumnMissing(f"{source} has no column {name!r}, which has a type\n{hint}")
+            raise ColumnMissing(f"types: {source} has no column {name!r}\n{hint}")
         if kind not in COLUMNS:
             law = "'int', 'float', 'bool' or 'text'"
             raise setting_error(f"types[{name!r}]", law, kind)
@@ -49,7 +49,7 @@ def guess_type(values: Iterable[str]) -> str:
         return BOOL
     if whole and all(_INT.fullmatch(value) for value in filled):
         return INT
-    return FLOAT if all(_is_float(value) for value in filled) else TEXT
+    return FLOAT if all(is_number(value) for value in filled) else TEXT
 
 
 def parse_fields(
@@ -104,23 +104,24 @@ def is_missing(value: str) -> bool:
 def _wrong_field(value: str, kind: str, name: str, place: str) -> DataError:
     if is_missing(value):
         return DataError(
-            f"{place}: column {name!r} has no value, and {kind} has none for that\n"
+            f"{place}: column {name!r} has a missing value, which {kind} does not have\n"
             f"read it with types={{{name!r}: 'float'}}, which makes it NaN, or fill it in the file"
         )
     return DataError(
-        f"{place}: column {name!r} has {value!r:.80}, which is not {_ARTICLES[kind]}\n"
+        f"{place}: column {name!r} has {value!r:.80}, which is not {_DESCRIPTIONS[kind]}\n"
         f"correct the file, or read the column with types={{{name!r}: 'text'}}"
     )
 
 
-_ARTICLES: Mapping[str, Any] = {
+_DESCRIPTIONS: Mapping[str, Any] = {
     INT: "a whole number",
     FLOAT: "a number",
     BOOL: "true or false",
 }
 
 
-def _is_float(value: str) -> bool:
+def is_number(value: str) -> bool:
+    """Whether a field is a number."""
     try:
         float(value)
     except ValueError:

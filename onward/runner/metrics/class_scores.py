@@ -35,7 +35,7 @@ _ROUNDING = 1e-3  # how far a 16-bit probability may be outside of 0 to 1
 
 @dataclass(frozen=True)
 class ScoreRows:
-    """Labels that count, with their scores.
+    """Labels that are not ignored, with their scores.
 
     Attributes:
         task: "multiclass", "binary" or "multilabel"
@@ -100,7 +100,7 @@ class ScoreSettings:
         targets: ArrayLike,
         weights: ArrayLike | None = None,
     ) -> ScoreRows:
-        """The labels of a batch that count; an error names the metric."""
+        """The labels of a batch that are not ignored; an error names the metric."""
         scores = read_numbers(metric, "outputs", outputs)
         labels = read_numbers(metric, "targets", targets)
         shape = labels.shape
@@ -158,7 +158,10 @@ class ScoreSettings:
             return fitting[0]
         shapes = f"{metric}: outputs have shape {shown(scores)}, targets {shown(labels)}"
         if fitting:
-            raise MetricError(f"{shapes}: the classes may be on axis 1 or {count - 1}\ngive axis")
+            raise MetricError(
+                f"{shapes}: the classes may be on axis 1 or {count - 1}\n"
+                f"give axis=1 or axis={count - 1}"
+            )
         axis = "one axis" if self.axis is None else f"axis {self.axis}"
         raise MetricError(
             f"{shapes}\ntargets must have the shape of the outputs without {axis}, the classes"
@@ -205,7 +208,7 @@ def _read_labels(metric: str, labels: Array) -> Array:
     if not np.array_equal(wide, np.round(wide)) or not np.isfinite(wide).all():
         wrong = wide[~((wide == np.round(wide)) & np.isfinite(wide))][0]
         raise MetricError(
-            f"{metric}: targets must be the numbers of classes, not {wrong:g}\n"
+            f"{metric}: targets must be class indices, not {wrong:g}\n"
             "give whole numbers; for soft labels, the class of the highest probability"
         )
     return wide.astype(np.int64)

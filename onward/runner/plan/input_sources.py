@@ -15,7 +15,7 @@ from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read
 from onward.runner.data.encode import Encoder
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
-from onward.runner.plan.column_survey import ColumnSurvey, check_mixed, survey_columns
+from onward.runner.plan.column_statistics import ColumnStatistics, check_mixed, compute_statistics
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.input_columns import Matched
@@ -36,7 +36,7 @@ def make_sources(
     used = [name for port in ports.inputs for name in matched[port.name]]
     floats = {name for port in ports.inputs if port.is_float for name in matched[port.name]}
     single = [name for name in dict.fromkeys(used) if _is_single(data.columns[name])]
-    surveys = survey_columns(data, [name for name in single if name in floats], positions)
+    surveys = compute_statistics(data, [name for name in single if name in floats], positions)
     sources, choices = [], list[ChosenSetting]()
     for port in ports.inputs:
         encoders: dict[str, tuple[Encoder, ...]] = {}
@@ -58,7 +58,7 @@ def _encoders(
     name: str,
     data: Dataset,
     positions: Array,
-    survey: ColumnSurvey | None,
+    survey: ColumnStatistics | None,
     choices: list[ChosenSetting],
 ) -> tuple[Encoder, ...]:
     column, scaled = data.columns[name], config.standardize is not False
@@ -127,7 +127,7 @@ def _byte_scaling(
     if not scaled:
         choices.append(ChosenSetting("pixels", name, "bytes, 0 to 1"))
         return Standardize(name, (0.0,), (255.0,))
-    survey = ColumnSurvey()
+    survey = ColumnStatistics()
     for _, some in read_chunks(data, name, _sample(positions), _FEW):
         survey.add_numbers(some.astype(np.float64).reshape(-1))
     choices.append(ChosenSetting("pixels", name, f"bytes; mean {survey.mean:.1f} subtracted"))

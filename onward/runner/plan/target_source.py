@@ -11,7 +11,7 @@ from onward.runner.config import TrainConfig
 from onward.runner.data.class_labels import ClassLabels, OneHotLabels, check_label_range
 from onward.runner.data.dataset import Array, Dataset, read_chunks
 from onward.runner.data.encode import Encoder
-from onward.runner.plan.column_survey import survey_columns
+from onward.runner.plan.column_statistics import compute_statistics
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
@@ -93,7 +93,7 @@ def explain_scale(
     """Say that numbers to predict are not scaled, where they are much larger or smaller than 1."""
     if chosen.name not in _OF_NUMBERS or facts.shape:
         return []
-    survey = survey_columns(data, [facts.column], rows)[facts.column]
+    survey = compute_statistics(data, [facts.column], rows)[facts.column]
     if max(abs(survey.mean), survey.std) <= _LARGE and survey.std * _LARGE >= 1:
         return []
     why = (

@@ -20,7 +20,7 @@ from onward.serving.grpc.grpc_errors import status_of
 from onward.serving.grpc.http2_headers import encode_headers
 from onward.serving.grpc.http2_stream import Stream
 
-_WINDOWS = {b"gzip": 31, b"deflate": 15}
+_ZLIB_WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 _CONTENT = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _HEADERS = encode_headers([*_CONTENT, (b"grpc-accept-encoding", b"identity,deflate,gzip")])
 _OK = encode_headers([(b"grpc-status", b"0")])
@@ -160,7 +160,7 @@ class GrpcCall:
             return
         if self._receiver is not None:
             if self._buffer:
-                self.fail(RequestInvalid("the last message is cut off"))
+                self.fail(RequestInvalid("the last message is incomplete"))
                 return
             self._receiver.end()
             return
@@ -211,13 +211,13 @@ class GrpcCall:
     def _check_length(self, length: int) -> None:
         if length > self._max_bytes:
             raise RequestTooLarge(
-                f"the message has {length:,} bytes, the server takes {self._max_bytes:,}"
+                f"the message has {length:,} bytes, the server accepts {self._max_bytes:,}"
             )
 
     def _message(self, is_compressed: int, data: bytes) -> bytes:
         if not is_compressed:
             return data
-        window = _WINDOWS.get(self._encoding)
+        window = _ZLIB_WINDOW_BITS.get(self._encoding)
         if window is None:
             raise NotSupported("the message's compression is neither gzip nor deflate")
         reader = zlib.decompressobj(window)
@@ -227,7 +227,7 @@ class GrpcCall:
             raise RequestInvalid("the message cannot be decompressed") from None
         self._check_length(len(found))
         if not reader.eof:
-            raise RequestInvalid("the message cannot be decompressed: it is cut off")
+            raise RequestInvalid("the message cannot be decompressed: it is incomplete")
         return found
 
 
@@ -236,7 +236,7 @@ def _prefixed(message: bytes) -> bytes:
 
 
 def _seconds(timeout: bytes) -> float:
-    """A client's deadline: at most 8 digits and a unit. A malformed one has passed."""
+    """A client's deadline: at most 8 digits and a unit. A malformed one counts as expired."""
     found = _TIMEOUT.fullmatch(timeout)
     return int(found[1]) * _UNITS[found[2]] if found else 0.0
 

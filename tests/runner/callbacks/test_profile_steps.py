@@ -106,7 +106,7 @@ def test_range_is_two_numbers(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0:5", "5:5", "7:3"])
 def test_empty_range(text: str) -> None:
-    with pytest.raises(OptionError, match=f"the steps {text} are none"):
+    with pytest.raises(OptionError, match=f"{text} contains no step"):
         ProfileSteps(text)
 
 

@@ -114,7 +114,7 @@ def test_a_wrong_type_names_its_line(write: Write, monkeypatch: pytest.MonkeyPat
         data.read([0, 1])
     with pytest.raises(DataError, match=r"line 5: column 'b' has 'perhaps', .* not true or false"):
         data.read([2])
-    with pytest.raises(DataError, match=r"line 6: column 'age' has no value.*\n.*'float'"):
+    with pytest.raises(DataError, match=r"line 6: column 'age' has a missing value.*\n.*'float'"):
         data.read([3], ["age"])
     again = CsvDataset(data.path, types={"age": "text", "b": "text", "f": "text"})
     assert again.read([1, 3])["age"].tolist() == ["2x", ""]

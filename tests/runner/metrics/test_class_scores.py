@@ -49,7 +49,9 @@ def test_columns_of_a_multilabel_model_follow_its_axis() -> None:
 
 def test_an_ambiguous_axis_must_be_given() -> None:
     scores, labels = np.zeros((2, 3, 3)), np.zeros((2, 3), int)
-    with pytest.raises(MetricError, match="the classes may be on axis 1 or 2\ngive axis"):
+    with pytest.raises(
+        MetricError, match="the classes may be on axis 1 or 2\ngive axis=1 or axis=2"
+    ):
         ScoreSettings().read("m", scores, labels)
     assert ScoreSettings(axis=-1).read("m", scores, labels).classes == 3
 
@@ -65,8 +67,8 @@ def test_ignored_labels_do_not_count_even_if_their_outputs_are_nan() -> None:
     [
         ([0, 3], {}, r"label 3 at row 1 is not one of the 3 classes \(0 to 2\)\ngive ignore_in"),
         ([0, -1], {}, "label -1 at row 1 is not one of the 3 classes"),
-        ([0.0, 0.5], {}, "targets must be the numbers of classes, not 0.5"),
-        ([0.0, np.nan], {}, "targets must be the numbers of classes, not nan"),
+        ([0.0, 0.5], {}, "targets must be class indices, not 0.5"),
+        ([0.0, np.nan], {}, "targets must be class indices, not nan"),
         ([0, 1], {"axis": 2}, "without axis 2"),
         ([0, 1], {"task": "binary"}, "a binary model needs a target, 0 or 1, for each output"),
         ([0, 1], {"probabilities": True}, "probabilities must be from 0 to 1, outputs are from"),

@@ -93,11 +93,11 @@ def test_compressed_messages(encoding: bytes, compress: Any) -> None:
         (b"\0\0", 3, "exactly one message"),
         (prefixed(b"abc")[:-1], 3, "exactly one message"),
         (prefixed(b"abc") * 2, 3, "exactly one message"),
-        (prefixed(bytes(1001)), 8, "1,001 bytes, the server takes 1,000"),
-        (b"\0\xff\xff\xff\xff", 8, "the server takes 1,000"),
+        (prefixed(bytes(1001)), 8, "1,001 bytes, the server accepts 1,000"),
+        (b"\0\xff\xff\xff\xff", 8, "the server accepts 1,000"),
         (prefixed(b"junk", 1), 3, "cannot be decompressed"),
-        (prefixed(gzip.compress(bytes(5000), mtime=0), 1), 8, "the server takes 1,000"),
-        (prefixed(gzip.compress(b"abcdef" * 20, mtime=0)[:-9], 1), 3, "cut off"),
+        (prefixed(gzip.compress(bytes(5000), mtime=0), 1), 8, "the server accepts 1,000"),
+        (prefixed(gzip.compress(b"abcdef" * 20, mtime=0)[:-9], 1), 3, "incomplete"),
     ],
 )
 def test_messages_that_are_refused(data: bytes, status: int, text: str) -> None:
@@ -139,7 +139,7 @@ def test_a_message_that_is_cut_off_ends_the_call() -> None:
     call, stream = call_of(GrpcMethod(open=Messages))
     call.receive(prefixed(b"abc")[:6])
     call.end()
-    assert stream.status() == (3, "the last message is cut off")
+    assert stream.status() == (3, "the last message is incomplete")
 
 
 def test_texts_of_errors_are_encoded() -> None:

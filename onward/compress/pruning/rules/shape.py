@@ -1,4 +1,4 @@
-"""Axes of operators that move elements: Reshape, Transpose, Concat, Split, Slice, Gather, Pad."""
+"""Pruning rules of operators that change shapes: Reshape, Transpose, Expand, Tile, Pad, Shape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Sizes = list[tuple[int, object]]  # (axis, its size or name); axes of size 1 are
 
 @SHAPE("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshape(node: ir.Node, axes: Axes) -> None:
-    """Axes are matched from the right by equal products of sizes, then from the left."""
+    """Match equal axes from the left, then groups of axes with equal products from the right."""
     x, y = node.inputs[0], node.outputs[0]
     if x is None or rank(x) is None or rank(y) is None:
         return
@@ -44,7 +44,7 @@ def _dims(value: ir.Value) -> Sizes:
 
 
 def _name(dim: object) -> object:
-    """What a dynamic size is called: two of the same name are equal; without one, none is."""
+    """The name of a dynamic size; sizes without a name are all different."""
     name = getattr(dim, "value", None)
     return object() if name is None else str(name)
 
@@ -98,10 +98,10 @@ def _tie_segment(axes: Axes, left: list[Axis], right: list[Axis]) -> None:
 
 
 def _factors(axes: Axes, left: list[Axis], right: list[Axis]) -> Iterator[Factor]:
-    """Ways to tie them: by the first factor, those in between, the last."""
+    """Possible ties: as the outermost factor, as an inner one, or as the innermost."""
     pairs: list[tuple[Axis, Axis, int | None]] = [
         (left[0], right[0], None)
-    ]  # what is behind the first need not be known
+    ]  # the outermost factor works with unknown inner sizes
     sizes = [axes.size(each) for each in (*left, *right)]
     if None not in sizes:
         whole, parts = (left, right) if len(left) == 1 else (right, left)

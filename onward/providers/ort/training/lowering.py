@@ -25,12 +25,12 @@ from onward.providers.ort.training.lowered import MEASURE, NOISE, FasterGraphs, 
 from onward.providers.ort.training.update_lowering import lower_update
 
 _LARGE_GRAPH = 16 << 20  # bytes: weights that are not trained are not saved again
-_MANY_NODES = 100  # above, the memory pattern costs more memory than it saves time
+_MANY_NODES = 100  # of a graph: above, the memory pattern costs more memory than it saves time
 
 
 @dataclass(frozen=True)
 class LoweredTrain:
-    """The lowered train graph of a program, with its fields of LoweredProgram."""
+    """The lowered train graph of a program, and the fields of LoweredProgram that depend on it."""
 
     train: bytes
     noise_size: bytes | None
@@ -44,9 +44,9 @@ def lower_program(
 ) -> LoweredProgram:
     """Lower a program to stock onnxruntime; the program itself is not changed.
 
-    `processor` is one of processors.py: only there the result is the fastest, and only the result
-    for ANY runs on all of them. `draws_in_graph`: steps draw the random numbers that torch draws,
-    in the graph, which takes longer than to feed others.
+    `processor` is one of processors.py: the result is the fastest there, and may not run on others;
+    the result for ANY runs everywhere. `draws_in_graph`: steps draw the random numbers that torch
+    draws, in the graph, which takes longer than feeding others.
     """
     layout, settings = program.layout, program.layout.settings
     gradients = [p.gradient for p in layout.parameters]

@@ -1,7 +1,7 @@
 """The attention operators of onnxruntime (domain com.microsoft).
 
-A hidden key adds a large negative number (`mask_filter_value`) to its scores, so that a fully
-masked query attends to all keys.
+A padding mask adds a large negative number (`mask_filter_value`) to scores, not -inf: a query whose
+keys are all masked attends to all of them. Causal masks are -inf.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reductions over axes, ArgMax, ArgMin and TopK.
 
-No axes mean all of them, or with `noop_with_empty_axes` none; over none, the sum, product or
-extreme of one element is that element. A reduction of an empty tensor gives its neutral element.
+Without axes, all axes are reduced; with `noop_with_empty_axes`, none: sum, product, maximum and
+minimum are then x itself. A reduction of an empty tensor gives its neutral element.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def top_k(x: Tensor, k: Int, *, axis: int, largest: int, sorted: int) -> tuple[T
     torch.topk does not define the order of equals. So its keys are made unique: an
     element's rank, then its place.
     """
-    if x.dtype.itemsize == 8:  # a key has no room left
+    if x.dtype.itemsize == 8:  # 64-bit values leave no bits for the index
         values, indices = torch.sort(x, dim=axis, descending=bool(largest), stable=True)
         return values.narrow(axis, 0, k), indices.narrow(axis, 0, k)
     last = x.shape[axis] - 1
@@ -222,5 +222,5 @@ def _ranks(x: Tensor) -> Tensor:
         return x
     x = x.float()
     bits = torch.where(x == 0, 0, x.view(torch.int32))
-    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # negative floats grow downwards
+    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # the bits of negative floats sort in reverse
     return torch.where(torch.isnan(x), torch.iinfo(torch.int32).max, ranks)

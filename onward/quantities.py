@@ -1,4 +1,4 @@
-"""Read quantities with units: bytes, bytes and operations per second, seconds."""
+"""Read quantities with units: bytes, counts, durations, bytes and operations per second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,41 @@ from onward.errors import OptionError
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {f"{prefix}i": 1 << 10 * (i + 1) for i, prefix in enumerate("kmgt")}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-zA-Z/]*)\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*(\d*\.?\d+(?:e\d+)?)\s*([a-zA-Z/]*)\s*", re.ASCII | re.IGNORECASE)
+_SECONDS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d*\.?\d+)\s*([a-z]*)\s*", re.ASCII)
+
+
+def parse_bytes(text: str) -> float | None:
+    """A number of bytes; None if the text is not one.
+
+    >>> parse_bytes("1.5 MB"), parse_bytes("2kib"), parse_bytes("64"), parse_bytes("2 apples")
+    (1500000.0, 2048.0, 64.0, None)
+    """
+    return _parse(text, "b", _DECIMAL | _BINARY)
+
+
+def parse_count(text: str) -> float | None:
+    """A number with a prefix; None if the text is not one.
+
+    >>> parse_count("1.5G"), parse_count("1e6"), parse_count("2B")
+    (1500000000.0, 1000000.0, None)
+    """
+    return _parse(text, "", _DECIMAL)
+
+
+def parse_duration(text: str) -> float | None:
+    """A number of seconds; None if the text is not a duration above 0.
+
+    >>> parse_duration("90"), parse_duration("5min"), parse_duration("1h30m"), parse_duration("0s")
+    (90.0, 300.0, 5400.0, None)
+    """
+    text = text.strip().lower()
+    parts = list(_DURATION.finditer(text))
+    is_whole = "".join(part[0] for part in parts) == text
+    if not is_whole or any(part[2] not in _SECONDS for part in parts):
+        return None
+    return sum(float(part[1]) * _SECONDS[part[2]] for part in parts) or None
 
 
 def read_bytes(text: str, option: str = "--memory") -> int:
@@ -63,13 +97,18 @@ def _read(
 ) -> float:
     """A number with a prefix and a unit, which may be left out."""
     given = shown or text
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    if _NUMBER.fullmatch(text) is None:
         raise OptionError(f"{option} takes a number with a unit, such as {examples}, not {given!r}")
-    number, ending = float(found[1]), found[2].lower()
-    prefix = ending.removesuffix(unit)
-    if prefix not in prefixes:
+    number = _parse(text, unit, prefixes)
+    if number is None:
         raise OptionError(f"{option}: unknown unit in {given!r}\ngive it as {examples}")
     if number <= 0 and not zero:
         raise OptionError(f"{option} must be above 0, not {given!r}")
-    return number * prefixes[prefix]
+    return number
+
+
+def _parse(text: str, unit: str, prefixes: dict[str, int]) -> float | None:
+    """A number with a prefix and a unit, which may be left out; None if the text is not one."""
+    found = _NUMBER.fullmatch(text)
+    prefix = None if found is None else found[2].lower().removesuffix(unit)
+    return None if found is None or prefix not in prefixes else float(found[1]) * prefixes[prefix]

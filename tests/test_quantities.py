@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from onward.distributed.planner.quantities import (
+from onward.errors import OptionError
+from onward.quantities import (
     read_bandwidth,
     read_bytes,
     read_flops,
     read_seconds,
 )
-from onward.errors import OptionError
 
 
 @pytest.mark.parametrize(

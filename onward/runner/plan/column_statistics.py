@@ -1,4 +1,4 @@
-"""One pass over columns of single values: means, missing values and categories of all of them."""
+"""Means, deviations and categories of columns of single values, in one pass over the rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import numpy as np
 from onward.errors import DataError
 from onward.message_text import list_names
 from onward.runner.data.dataset import TEXT, Array, Dataset
+from onward.runner.data.field_types import is_number
 
 _CHUNK = 4096  # rows
 _MOST_CATEGORIES = 1000  # of a column of texts that becomes columns of 0 and 1
 
 
 @dataclass
-class ColumnSurvey:
-    """What the rows of one column have: numbers, or categories."""
+class ColumnStatistics:
+    """The statistics of one column: of its numbers, or its categories."""
 
     count: int = 0
     mean: float = 0.0
@@ -44,49 +45,41 @@ class ColumnSurvey:
         self.count = total
 
 
-def survey_columns(
+def compute_statistics(
     dataset: Dataset, names: Sequence[str], positions: Array
-) -> Mapping[str, ColumnSurvey]:
+) -> Mapping[str, ColumnStatistics]:
     """Read these columns once, some rows at a time: a file of text is parsed once, not by column.
 
     >>> from onward.runner.data.in_memory import ArrayDataset
     >>> data = ArrayDataset({"a": np.array([1.0, 3.0]), "b": ["x", "y"]})
-    >>> found = survey_columns(data, ["a", "b"], np.arange(2))
+    >>> found = compute_statistics(data, ["a", "b"], np.arange(2))
     >>> found["a"].mean, found["a"].std, sorted(found["b"].categories)
     (2.0, 1.0, ['x', 'y'])
     """
-    found = {name: ColumnSurvey() for name in names}
+    found = {name: ColumnStatistics() for name in names}
     if not names:
         return found
     for start in range(0, len(positions), _CHUNK):
         batch = dataset.read(positions[start : start + _CHUNK], list(names))
-        for name, survey in found.items():
+        for name, statistics in found.items():
             if dataset.columns[name].dtype != TEXT:
-                survey.add_numbers(batch[name].astype(np.float64))
+                statistics.add_numbers(batch[name].astype(np.float64))
                 continue
-            survey.categories.update(batch[name].tolist())
-            if len(survey.categories) > _MOST_CATEGORIES:
-                check_mixed(name, survey.categories)
+            statistics.categories.update(batch[name].tolist())
+            if len(statistics.categories) > _MOST_CATEGORIES:
+                check_mixed(name, statistics.categories)
                 raise DataError(
                     f"column {name!r} has more than {_MOST_CATEGORIES:,} different texts, too many "
-                    f"for columns of 0 and 1\nleave it out: ignore_columns=[{name!r}]"
+                    f"to one-hot encode\nleave it out: ignore_columns=[{name!r}]"
                 )
     return found
 
 
 def check_mixed(name: str, categories: Collection[Any]) -> None:
     """Refuse texts of which most are numbers: one wrong field made a column of numbers text."""
-    texts = [text for text in map(str, categories) if not _is_number(text)]
+    texts = [text for text in map(str, categories) if text and not is_number(text)]
     if texts and 2 * len(texts) < len(categories):
         raise DataError(
             f"column {name!r} has {list_names(sorted(texts)[:3])} among its numbers\n"
-            f"correct the data (types={{{name!r}: 'float'}} names the line), or leave it out"
+            f"correct the data (types={{{name!r}: 'float'}} shows the line), or leave it out"
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text or "nan")  # an empty field is a missing number
-    except ValueError:
-        return False
-    return True
