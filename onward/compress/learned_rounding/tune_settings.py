@@ -75,7 +75,7 @@ class Tune:
         if steps is not None and int(steps[1]):
             return cls(steps=int(steps[1]))
         seconds = parse_duration(text)
-        if seconds is None:
+        if seconds is None or not text.strip()[-1].isalpha():  # 5: seconds, or steps?
             raise OptionError(
                 f"{text!r} is neither a duration nor a number of steps\n"
                 "give one such as 90s, 5min, 1h, or 200steps"

@@ -27,7 +27,9 @@ def test_a_time_or_a_number_of_steps_is_read(
 
 @pytest.mark.parametrize("text", ["", "5", "min", "-1min", "0s", "5 parsecs"])
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="is not a time to tune\ngive one such as 90s, 5min"):
+    with pytest.raises(
+        OptionError, match="is neither a duration nor a number of steps\ngive one such as 90s, 5min"
+    ):
         Tune.read(text)
 
 

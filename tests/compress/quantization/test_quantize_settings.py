@@ -43,7 +43,7 @@ def test_learning_is_a_time_or_settings(given: Any, tune: Tune) -> None:
         ({"bits": 4.5}, "bits is a setting of int4 and int2"),
         ({"to": "int4", "bits": 9}, "bits must be between 2 and 8"),
         ({"to": "int4", "size": "big"}, "size must be a number of bytes"),
-        ({"tune": "soon"}, "'soon' is not a time to tune"),
+        ({"tune": "soon"}, "'soon' is neither a duration nor"),
         ({"tune": [5]}, "tune must be a time"),
         ({"provider": "cpuu"}, "cpu"),
     ],
