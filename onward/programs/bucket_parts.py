@@ -58,12 +58,6 @@ class BucketParts:
                 in_part = slice(first - start, last - start)
                 yield name, in_part, slice(first - where.start, last - where.start)
 
-    def gaps(self) -> list[slice]:
-        """The ranges of the vector that belong to no tensor."""
-        ends = [(s.start, s.stop) for s in sorted(self.places.slices.values(), key=_start)]
-        starts = [start for start, _ in ends[1:]] + [self.places.size]
-        return [slice(stop, after) for (_, stop), after in zip(ends, starts) if stop < after]
-
 
 @dataclass(frozen=True)
 class Sharding:
@@ -140,8 +134,3 @@ def part_of_update(update: UpdateLayout, names: Collection[str]) -> UpdateLayout
         for slot, shapes in update.slots.items()
     }
     return replace(update, parameters=tuple(names), slots=slots)
-
-
-def _start(where: slice) -> int:
-    start: int = where.start
-    return start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,21 @@ class Places:
     slices: dict[str, slice]
     shapes: dict[str, Shape]
     size: int
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of all tensors, without the gaps between them."""
+        return sum(place.stop - place.start for place in self.slices.values())
+
+    def gaps(self) -> Iterator[slice]:
+        """The slices that belong to no tensor: they are zeros and must stay so."""
+        end = 0
+        for place in sorted(self.slices.values(), key=lambda each: int(each.start)):
+            if place.start > end:
+                yield slice(end, place.start)
+            end = max(end, place.stop)
+        if end < self.size:
+            yield slice(end, self.size)
 
 
 def place_parameters(layout: Layout, update: UpdateLayout) -> Places:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.bucket_places import find_gaps, sends_nothing
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
 from onward.distributed.compression.uncompressed import SumReducer
@@ -56,7 +55,7 @@ class Int8:
             raise setting_error("Int8.block", "a multiple of 4", self.block)
 
     def open(self, communicator: Communicator, places: Places) -> Reducer:
-        if sends_nothing(communicator, places):
+        if communicator.size == 1 or not places.elements:  # nothing is sent
             return SumReducer(communicator)
         parts = Parts(places.size, communicator.size, self.block)
         return Int8Reducer(communicator, places, parts, self.error_feedback)
@@ -114,7 +113,7 @@ class Int8Reducer:
         if is_finite(vector):
             self._memory.keep(total - sent.view(-1)[: total.numel()], scale)
             return
-        for gap in find_gaps(self._places):  # a block that is not finite has them as NaN
+        for gap in self._places.gaps():  # a block that is not finite has them as NaN
             vector[gap] = 0.0
 
     def undo(self) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from onward.distributed.communicator import Communicator, Work
-from onward.distributed.compression.bucket_places import count_elements, sends_nothing
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.reducer_memory import ReducerMemory, is_finite
 from onward.distributed.compression.uncompressed import SumReducer
@@ -58,7 +57,7 @@ class TopK:
                 f"TopK cannot number the {places.size:,} elements of one bucket in 32 bits\n"
                 "use Int8() or HalfPrecision() for a model with so large a tensor"
             )
-        if sends_nothing(communicator, places):
+        if communicator.size == 1 or not places.elements:  # nothing is sent
             return SumReducer(communicator)
         memory = ReducerMemory(places.size, self.error_feedback)
         return TopKReducer(communicator, self.count(places), memory)
@@ -68,7 +67,7 @@ class TopK:
 
     def count(self, places: Places) -> int:
         """The number of elements that a process sends, the same on all processes."""
-        elements = count_elements(places)
+        elements = places.elements
         return min(elements, max(1, round(self.share * elements)))
 
 

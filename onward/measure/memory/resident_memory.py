@@ -20,6 +20,7 @@ if sys.platform != "win32":
 MEASURABLE = sys.platform == "linux"
 
 _STATUS = Path("/proc/self/status")
+_STATM = Path("/proc/self/statm")  # shorter: quick to read
 _MACHINE = Path("/proc/meminfo")
 _MAPS = Path("/proc/self/maps")
 _RESET_PEAK = "5"  # written to /proc/self/clear_refs
@@ -46,7 +47,8 @@ def release_free_memory() -> None:
 
 def resident() -> int:
     """Bytes of this process that are in memory now."""
-    return _read(_STATUS, "VmRSS")
+    _, pages, *_ = _STATM.read_bytes().split()
+    return int(pages) * mmap.PAGESIZE
 
 
 def most_resident() -> int:

@@ -62,9 +62,10 @@ class MetricsCsv(LoggedSteps):
             columns = [*self._columns, *(name for name in row if name not in self._columns)]
             self._replace(path, columns, [*_read(path)[1], row])
             return
-        with writing(path), path.open("a", encoding="utf-8", newline="") as file:
-            # numbers need no quotes: a csv.DictWriter would take much longer
-            file.write(",".join(row.get(name, "") for name in self._columns) + "\n")
+        # numbers need no quotes: a csv.DictWriter would take much longer
+        line = ",".join(row.get(name, "") for name in self._columns) + "\n"
+        with writing(path), path.open("ab", buffering=0) as file:
+            file.write(line.encode())
         self._rows += 1
 
     def _replace(self, path: Path, columns: list[str], rows: list[Row]) -> None:

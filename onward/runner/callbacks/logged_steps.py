@@ -17,17 +17,18 @@ class LoggedSteps(Callback):
     """Measures the speed of every step, and calls `log_step` where numbers are to be written."""
 
     _speed: Throughput | None = None
+    _every, _batches = 1, 1  # steps between two lines, batches of a step
 
     def on_start(self, run: Run) -> None:
         self._speed = Throughput(run.clock)
         self._speed.start(run.plan.training.waited)
+        self._every = run.config.log_every or usual_interval(run.plan.steps)
+        self._batches = run.config.gradient_accumulation_steps
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         assert self._speed is not None
-        batches = run.config.gradient_accumulation_steps
-        self._speed.add(step.batch.whole * batches, run.plan.training.waited)
-        every = run.config.log_every or usual_interval(run.plan.steps)
-        if step.number % every:
+        self._speed.add(step.batch.whole * self._batches, run.plan.training.waited)
+        if step.number % self._every:
             return
         numbers = {
             "loss": step.loss,

@@ -13,7 +13,6 @@ import pytest
 
 from onward import distributed
 from onward.distributed import HalfPrecision, Int8, PowerSGD, TopK
-from onward.distributed.compression.bucket_places import find_gaps
 from onward.distributed.compression.low_rank import split_matrices
 from onward.distributed.compression.uncompressed import SumReducer
 from onward.errors import OptionError
@@ -77,9 +76,9 @@ def test_matrices_that_are_worth_compressing() -> None:
 
 def test_gaps_of_a_bucket() -> None:
     places = place({"w": (2, 3), "b": (16,), "c": (3,)}, FLOAT32)
-    assert [*find_gaps(places)] == [slice(6, 16), slice(35, 48)]
-    assert [*find_gaps(Places({}, {}, 5))] == [slice(0, 5)]
-    assert [*find_gaps(place({"b": (16,)}, FLOAT32))] == []
+    assert [*places.gaps()] == [slice(6, 16), slice(35, 48)]
+    assert [*Places({}, {}, 5).gaps()] == [slice(0, 5)]
+    assert [*place({"b": (16,)}, FLOAT32).gaps()] == []
 
 
 def test_int8_costs_little_for_short_vectors() -> None:

@@ -124,7 +124,7 @@ class NumpyPartStore:
     def hold_gradients(self, update: int) -> Array:
         if update not in self._gradients:
             vector = self._gradients[update] = self._take(self.temporary, update)
-            for gap in self.sharding.buckets[update].gaps():
+            for gap in self.sharding.buckets[update].places.gaps():
                 vector[gap] = 0
         return self._gradients[update]
 
