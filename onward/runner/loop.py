@@ -71,9 +71,7 @@ def _batches(run: Run) -> Generator[DataBatch]:
 
 def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
     """Evaluate and save, where it is time for it and not done yet."""
-    due = run.ends_epoch or run.step == run.plan.steps
-    every = run.config.evaluate_every
-    if run.step > max(run.evaluated, 0) and (run.step % every == 0 if every else due):
+    if run.step > max(run.evaluated, 0) and _is_due(run, run.config.evaluate_every):
         evaluation = evaluate(run)
         if evaluation is not None:
             run.evaluated = run.step
@@ -85,9 +83,15 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
             if evaluation.is_best:
                 run.saved = -1  # if the step was saved, then without its rating
                 _save(run, callbacks)
-    every = run.config.save_every
-    if run.step > max(run.saved, 0) and (run.step % every == 0 if every else due):
+    if run.step > max(run.saved, 0) and _is_due(run, run.config.save_every):
         _save(run, callbacks)
+
+
+def _is_due(run: Run, every: int | None) -> bool:
+    """Whether it is time for something that happens every so many steps; None: every epoch."""
+    if every:
+        return run.step % every == 0
+    return run.ends_epoch or run.step == run.plan.steps
 
 
 def _save(run: Run, callbacks: Sequence[Callback]) -> None:

@@ -38,7 +38,10 @@ class NonFiniteGuard(Callback):
         if step.number % run.session.lookahead:
             return  # reading the flags would wait for the engine, which runs ahead
         skipped = run.session.skipped_steps
-        self._in_a_row = self._in_a_row + skipped - self._skipped if skipped > self._skipped else 0
+        if skipped == self._skipped:
+            self._in_a_row = 0
+            return
+        self._in_a_row += skipped - self._skipped
         self._skipped = skipped
         scaled = isinstance(run.plan.options.loss_scale, DynamicLossScale)
         if self._in_a_row > (_SCALES_TRIED if scaled else 0) and run.config.on_nan == "stop":
