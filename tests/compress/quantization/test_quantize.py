@@ -70,7 +70,7 @@ def test_nodes_that_lose_too_much_stay_float(rows: dict[str, Any]) -> None:
     report = quantize(chain(wide, rough, WEIGHTS[2]), rows, memory=False)
     reasons = {change.name: change.reason for change in report.changes}
     assert report.helped and report.details["within_budget"]
-    assert reasons["MatMul_2"] == "quantized, it costs too much quality"
+    assert reasons["MatMul_2"] == "quantizing it loses too much quality"
     assert reasons["MatMul_0"] == reasons["MatMul_4"] == ""
 
 
