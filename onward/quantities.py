@@ -40,7 +40,8 @@ def parse_duration(text: str) -> float | None:
     text = text.strip().lower()
     parts = list(_DURATION.finditer(text))
     is_whole = "".join(part[0] for part in parts) == text
-    if not is_whole or any(part[2] not in _SECONDS for part in parts):
+    units = [part[2] for part in parts]
+    if not is_whole or not {*units} <= {*_SECONDS} or (len(units) > 1 and "" in units):
         return None
     return sum(float(part[1]) * _SECONDS[part[2]] for part in parts) or None
 

@@ -1,4 +1,4 @@
-"""Quantities with units, and the errors for those that are none."""
+"""Quantities with units, and the errors for other texts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from onward.errors import OptionError
 from onward.quantities import (
+    parse_duration,
     read_bandwidth,
     read_bytes,
     read_flops,
@@ -54,3 +55,12 @@ def test_errors(read: Callable[[str], float], text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         read(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "5 5", "1h30", "-1s", "2 apples", "0", "1h 0x"])
+def test_other_texts_are_not_durations(text: str) -> None:
+    assert parse_duration(text) is None
+
+
+def test_parts_of_a_duration_are_added() -> None:
+    assert parse_duration("1d 2h 3min 4s") == 86400 + 7200 + 180 + 4

@@ -136,8 +136,8 @@ def restore_fixed_batch(model: ir.Model, batch: int | None, axes: dict[str, int]
     if batch is None:
         return
     for value in (*model.graph.inputs, *model.graph.outputs):
-        is_dynamic = value.shape is not None and len(value.shape)
-        if is_dynamic and (value.name in axes or value in model.graph.outputs):
+        has_axes = value.shape is not None and len(value.shape)
+        if has_axes and (value.name in axes or value in model.graph.outputs):
             assert value.shape is not None
             value.shape = ir.Shape([batch, *list(value.shape)[1:]])
 
