@@ -4,15 +4,17 @@
     python benchmarks/gpu_losses.py --small --device cpu   # tiny models, to try the script
 
 Every step has another batch, dropout is 0, AdamW; the residual blocks of ResNet-50 start with a
-scale of 0. `float32` is the largest difference between our losses and eager's; `bf16 ours` and
-`bf16 eager` are the mean distances of the losses in bfloat16 (ours by a pass, torch's by autocast)
-to eager's in float32. Each model has a separate process; they run at the same time.
+scale of 0. `float32` is the largest difference between our losses and eager's in float32; `f64
+ours` and `f64 eager` are the largest differences of both from eager's losses in float64: how far
+rounding alone takes each. `bf16 ours` and `bf16 eager` are the mean distances of the losses in
+bfloat16 (ours by a pass, torch's by autocast) to eager's in float32; `bf16 promoted` is ours with
+sums of both types in float32, the default. Each model and seed has a separate process; they run at
+the same time.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import subprocess
 import sys
@@ -28,9 +30,9 @@ STEPS = 50
 RATE = 1e-4
 
 
-def module(name: str, small: bool) -> tuple[torch.nn.Module, list[gpu_training.Feeds]]:
+def module(name: str, seed: int, small: bool) -> tuple[torch.nn.Module, list[gpu_training.Feeds]]:
     """A module without dropout, and a batch for each step: an eighth of the benchmark's."""
-    net, feeds = gpu_training.module(name, small)
+    net, feeds = gpu_training.module(name, small, seed)
     for part in net.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -39,7 +41,7 @@ def module(name: str, small: bool) -> tuple[torch.nn.Module, list[gpu_training.F
     rows = len(feeds[0]) if small else max(len(feeds[0]) // 8, 2)
     share = len(feeds[-1]) // len(feeds[0])  # labels of a row
     kept = tuple(x[: rows * (share if x is feeds[-1] else 1)] for x in feeds)
-    return net, [_shuffled(kept, step) for step in range(STEPS)]
+    return net, [_shuffled(kept, seed * STEPS + step) for step in range(STEPS)]
 
 
 def start_at_identity(net: torch.nn.Module) -> None:
@@ -54,7 +56,11 @@ def start_at_identity(net: torch.nn.Module) -> None:
 
 
 def _shuffled(feeds: gpu_training.Feeds, step: int) -> gpu_training.Feeds:
-    """A batch with other contents, the mask left as it is."""
+    """A batch with other contents, the mask left as it is; no token 0.
+
+    BERT has it for padding, whose row eager does not train, and which an exported graph trains as
+    any other.
+    """
     draw = torch.Generator().manual_seed(step)
     found = []
     for i, x in enumerate(feeds):
@@ -63,19 +69,25 @@ def _shuffled(feeds: gpu_training.Feeds, step: int) -> gpu_training.Feeds:
         elif len(feeds) == 3 and i == 1:
             found.append(x)
         else:
-            found.append(torch.randint(int(x.max()) + 1, x.shape, generator=draw))
+            least = 1 if x.dim() > 1 else 0  # of tokens, of labels
+            found.append(torch.randint(least, int(x.max()) + 1, x.shape, generator=draw))
     return tuple(found)
 
 
-def eager(name: str, small: bool, device: str, bf16: bool) -> list[float]:
-    net, batches = module(name, small)
-    net = net.to(device).train()
+def eager(name: str, seed: int, small: bool, device: str, kind: str) -> list[float]:
+    net, batches = module(name, seed, small)
+    dtype = torch.float64 if kind == "float64" else torch.float32
+    net = net.to(device, dtype).train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
     losses = []
     for batch in batches:
-        *given, labels = (x.to(device) for x in batch)
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
-            loss = torch.nn.functional.cross_entropy(net(*given).float(), labels)
+        moved = (x.to(device, dtype if x.is_floating_point() else None) for x in batch)
+        *given, labels = moved
+        with torch.autocast(device, torch.bfloat16, enabled=kind == "bf16"):
+            scores = net(*given)
+            if kind == "bf16":
+                scores = scores.float()
+            loss = torch.nn.functional.cross_entropy(scores, labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -83,10 +95,17 @@ def eager(name: str, small: bool, device: str, bf16: bool) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def ours(name: str, small: bool, device: str, bf16: bool) -> list[float]:
-    net, batches = module(name, small)
-    given = batches[0][:-1]
-    session = gpu_training.open_session(name, net, given, device, bf16=bf16, rate=RATE)
+def ours(name: str, seed: int, small: bool, device: str, kind: str) -> list[float]:
+    net, batches = module(name, seed, small)
+    session = gpu_training.open_session(
+        name,
+        net,
+        batches[0][:-1],
+        device,
+        bf16=kind != "float32",
+        promote=kind == "promoted",
+        rate=RATE,
+    )
     found = []
     for batch in batches:
         feeds = dict(zip(session.input_names, (x.to(device) for x in batch)))
@@ -94,63 +113,70 @@ def ours(name: str, small: bool, device: str, bf16: bool) -> list[float]:
     return [float(loss) for loss in found]
 
 
+FIGURES = ("float32", "f64_ours", "f64_eager", "bf16_ours", "bf16_promoted", "bf16_eager")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     models = gpu_training.MODELS
     parser.add_argument("--models", nargs="+", default=models, choices=models)
+    parser.add_argument("--seeds", type=int, default=1, help="runs with other weights and batches")
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--one", choices=models, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SEED"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(compare(given.one, given.small, given.device)))
+        name, seed = given.one
+        print(json.dumps(compare(name, int(seed), given.small, given.device)))
         return
     rows = []
-    print(
-        f"{'model':12} {'first':>8} {'last':>8} {'float32':>9} {'bf16 ours':>10} {'bf16 eager':>10}"
-    )
+    titles = (figure.replace("_", " ") for figure in FIGURES)
+    print(f"{'model':12} {'seed':>4} {'last':>8} " + " ".join(f"{title:>13}" for title in titles))
+    pairs = [(name, seed) for name in given.models for seed in range(given.seeds)]
     with ThreadPoolExecutor() as pool:
-        for row in pool.map(lambda name: _in_child(name, given), given.models):
+        for row in pool.map(lambda pair: _in_child(*pair, given), pairs):
             rows.append(row)
-            numbers = [row[key] for key in ("float32", "bf16_ours", "bf16_eager")]
             print(
-                f"{row['model']:12} {row['first']:8.4f} {row['last']:8.4f} "
-                + " ".join(f"{number:9.2e}" for number in numbers),
+                f"{row['model']:12} {row['seed']:4} {row['last']:8.4f} "
+                + " ".join(f"{row[figure]:13.2e}" for figure in FIGURES),
                 flush=True,
             )
     if not given.small:
-        gpu = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-        print(report.write("gpu_losses", rows, gpu=gpu))
+        print(report.write("gpu_losses", rows, gpu=gpu_training.gpu_name(given.device)))
 
 
-def compare(name: str, small: bool, device: str) -> dict[str, Any]:
+def compare(name: str, seed: int, small: bool, device: str) -> dict[str, Any]:
     """A model's losses compared, in this process."""
     warnings.simplefilter("ignore")
     torch.backends.cudnn.allow_tf32 = False  # as products have it by default
-    run = functools.partial(_run, name=name, small=small, device=device)
-    wanted = run(eager, bf16=False)
+
+    def run(engine: Any, kind: str) -> list[float]:
+        losses: list[float] = engine(name, seed, small, device, kind)
+        torch._dynamo.reset()
+        return losses
+
+    wanted, exact = run(eager, "float32"), run(eager, "float64")
+    found = run(ours, "float32")
     return {
         "model": name,
+        "seed": seed,
         "first": wanted[0],
         "last": wanted[-1],
-        "float32": max(_distances(run(ours, bf16=False), wanted)),
-        "bf16_ours": sum(_distances(run(ours, bf16=True), wanted)) / STEPS,
-        "bf16_eager": sum(_distances(run(eager, bf16=True), wanted)) / STEPS,
+        "float32": max(_distances(found, wanted)),
+        "f64_ours": max(_distances(found, exact)),
+        "f64_eager": max(_distances(wanted, exact)),
+        "bf16_ours": sum(_distances(run(ours, "bf16"), wanted)) / STEPS,
+        "bf16_promoted": sum(_distances(run(ours, "promoted"), wanted)) / STEPS,
+        "bf16_eager": sum(_distances(run(eager, "bf16"), wanted)) / STEPS,
     }
 
 
-def _in_child(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", name, "--device", given.device]
+def _in_child(name: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", name, str(seed), "--device", given.device]
     command += ["--small"] * given.small
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
-
-
-def _run(engine: Any, *, name: str, small: bool, device: str, bf16: bool) -> list[float]:
-    losses: list[float] = engine(name, small, device, bf16)
-    torch._dynamo.reset()
-    return losses
 
 
 def _distances(one: list[float], other: list[float]) -> list[float]:

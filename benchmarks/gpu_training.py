@@ -7,8 +7,9 @@
     python benchmarks/gpu_training.py one gpt2 ours --profile  # its kernels and their times
 
 Ours: the module in float32, exported by torch.onnx, trained by a TrainingSession with
-InductorExecutionProvider and precision bf16 (sums of the residual stream, too): float32 parameters
-and AdamW's state on the device, the whole step recorded as a CUDA graph. Peers: the
+InductorExecutionProvider and precision bf16 (sums of the residual stream, too, but with --promote
+in float32, as autocast has them): float32 parameters and AdamW's state on the device, the whole
+step recorded as a CUDA graph. Peers: the
 same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
 torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
 engine has a separate process: those of a model compile in parallel, then each runs while the others
@@ -51,12 +52,13 @@ class Scores(torch.nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         given = {} if mask is None else {"attention_mask": mask}
         scores = self.model(x, **given).logits
-        return scores.float().reshape(-1, scores.shape[-1])
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        return scores.reshape(-1, scores.shape[-1])
 
 
-def module(name: str, small: bool) -> tuple[torch.nn.Module, Feeds]:
+def module(name: str, small: bool, seed: int = 0) -> tuple[torch.nn.Module, Feeds]:
     """A module with its initial weights, and a batch."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     makers: dict[str, Callable[[bool], Any]] = {
         "gpt2": _gpt2,
         "bert": _bert,
@@ -123,6 +125,7 @@ def open_session(
     device: str,
     *,
     bf16: bool,
+    promote: bool = False,
     sparsity: str = "off",
     rate: float = 1e-4,
 ) -> Any:
@@ -135,7 +138,7 @@ def open_session(
         net, tuple(given), dynamo=True, optimize=False, verbose=False, opset_version=23
     )
     assert exported is not None
-    precision = onward.Precision(dtype="bf16", promote=False, emulated=device == "cpu")
+    precision = onward.Precision(dtype="bf16", promote=promote, emulated=device == "cpu")
     return onward.TrainingSession(
         exported.model,
         losses.CrossEntropy(),
@@ -145,11 +148,11 @@ def open_session(
     )
 
 
-def ours(name: str, small: bool, device: str) -> Callable[[], Any]:
+def ours(name: str, small: bool, device: str, promote: bool) -> Callable[[], Any]:
     """A step of a TrainingSession."""
     net, (*given, labels) = module(name, small)
     sparsity = "auto" if name in PADDED else "off"
-    session = open_session(name, net, given, device, bf16=True, sparsity=sparsity)
+    session = open_session(name, net, given, device, bf16=True, promote=promote, sparsity=sparsity)
     tensors = [x.to(device) for x in (*given, labels)]
     if name in PADDED:  # a data loader has the mask in host memory
         tensors[1] = given[1]
@@ -178,11 +181,11 @@ def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[],
     return step
 
 
-def one(name: str, engine: str, small: bool, device: str, profiled: bool = False) -> None:
-    """In a child process: compile, report, and measure on request."""
+def one(make_step: Callable[[], Callable[[], Any]], device: str, profiled: bool) -> None:
+    """In a child process: compile a step, then print its kernels, or measure it on request."""
+    warnings.simplefilter("ignore")
     began = time.perf_counter()
-    make = ours if engine == "ours" else functools.partial(torch_step, engine=engine)
-    step = make(name, small=small, device=device)
+    step = make_step()
     if profiled:
         print_kernels(step, device)
     else:
@@ -190,7 +193,7 @@ def one(name: str, engine: str, small: bool, device: str, profiled: bool = False
 
 
 def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
-    """In a child process: warm a step up, report, and measure it on request."""
+    """Warm a step up, report, and measure it on request."""
     cuda = device == "cuda"
     wait = torch.cuda.synchronize if cuda else lambda: None
     for _ in range(WARM):
@@ -246,36 +249,56 @@ def used_memory() -> int:
 # -- all of them -----------------------------------------------------------------------------------
 
 
+Start = Callable[[str, str], "subprocess.Popen[str]"]  # of a model and an engine
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--engines", nargs="+", default=ENGINES, choices=ENGINES)
-    parser.add_argument("--small", action="store_true", help="tiny models")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--together", type=int, default=1, help="models that compile at once")
+    add_arguments(parser, MODELS, ENGINES)
+    parser.add_argument("--promote", action="store_true", help="sums of both types in float32")
     if sys.argv[1:2] == ["one"]:
         parser.add_argument("one", nargs=3)
-        parser.add_argument("--profile", action="store_true", help="print kernels and their times")
         given = parser.parse_args()
-        warnings.simplefilter("ignore")
         _, name, engine = given.one
-        one(name, engine, given.small, given.device, given.profile)
+        wanted = {"name": name, "small": given.small, "device": given.device}
+        if engine == "ours":
+            make_step = functools.partial(ours, **wanted, promote=given.promote)
+        else:
+            make_step = functools.partial(torch_step, **wanted, engine=engine)
+        one(make_step, given.device, given.profile)
         return
     given = parser.parse_args()
+    rows = measure_all(given, functools.partial(start, given=given))
+    if not given.small:
+        print(report.write("gpu_training", rows, gpu=gpu_name(given.device)))
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser, models: Sequence[str], engines: Sequence[str]
+) -> None:
+    """What benchmarks of a GPU understand."""
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--models", nargs="+", default=models, choices=models)
+    parser.add_argument("--engines", nargs="+", default=engines, choices=engines)
+    parser.add_argument("--small", action="store_true", help="tiny models")
+    parser.add_argument("--together", type=int, default=1, help="models that compile at once")
+    parser.add_argument("--profile", action="store_true", help="print kernels and their times")
+
+
+def measure_all(given: argparse.Namespace, start: Start) -> list[dict[str, Any]]:
+    """The rows of all models and engines, printed as they are measured."""
     rows = []
     print(f"{'model':12} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
     for first in range(0, len(given.models), given.together):
-        rows += measure(given.models[first : first + given.together], given)
-    gpu = torch.cuda.get_device_name() if given.device == "cuda" else given.device
-    if not given.small:
-        print(report.write("gpu_training", rows, gpu=gpu))
+        names = given.models[first : first + given.together]
+        rows += measure([(name, engine) for name in names for engine in given.engines], start)
+    return rows
 
 
-def measure(models: Sequence[str], given: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compile all engines of these models at once, then measure one after the other."""
+def measure(pairs: Sequence[tuple[str, str]], start: Start) -> list[dict[str, Any]]:
+    """Compile these models and engines at once, then measure one after the other."""
     rows = []
-    pairs = [(name, engine) for name in models for engine in given.engines]
-    children = {pair: start(*pair, given) for pair in pairs}
+    children = {pair: start(*pair) for pair in pairs}
     ready = {pair: answer(child) for pair, child in children.items()}
     for (name, engine), child in children.items():
         found = {**ready[name, engine], **answer(child, "go\n")}
@@ -289,10 +312,18 @@ def measure(models: Sequence[str], given: argparse.Namespace) -> list[dict[str, 
 
 def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:
     """Start an engine in a separate process."""
-    command = [sys.executable, str(Path(__file__).resolve()), "one", name, engine]
-    command += ["--device", given.device, *(["--small"] if given.small else [])]
+    command = [str(Path(__file__).resolve()), "one", name, engine, "--device", given.device]
+    return start_child([*command, *["--promote"] * given.promote], given)
+
+
+def start_child(command: Sequence[str], given: argparse.Namespace) -> subprocess.Popen[str]:
+    """Start a script that measures on request."""
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+        [sys.executable, *command, *["--small"] * given.small],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr,
+        text=True,
     )
 
 
@@ -307,6 +338,10 @@ def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
     line = child.stdout.readline()
     found: dict[str, Any] = json.loads(line) if line.startswith("{") else {"failed": True}
     return found
+
+
+def gpu_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
 
 
 if __name__ == "__main__":
