@@ -1,9 +1,9 @@
 """Decide in which type each node of a graph computes.
 
-Products compute in 16 bits. A node that follows does so if all activations that it reads have 16
-bits; weights and constants do not count, since they are cast to what the node needs. Then nodes
-that only move elements change if all of their readers have 16 bits: their input is cast instead,
-once for all of its views.
+Products compute in 16 bits, but for small ones at the end of a model (output_products.py). A node
+that follows does so if all activations that it reads have 16 bits; weights and constants do not
+count, since they are cast to what the node needs. Then nodes that only move elements change if all
+of their readers have 16 bits: their input is cast instead, once for all of its views.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onward.graph.scopes import bodies
 from onward.passes.low_types.rounding import KINDS
 from onward.passes.low_types.typed_places import Typed
 from onward.programs.precision.operator_types import MOVING, Compute, places_of, type_of
+from onward.programs.precision.output_products import small_output_products
 from onward.programs.precision.precision import Precision
 
 _FILLED = named("Constant ConstantOfShape")  # one number: a constant, whatever its shape
@@ -42,6 +43,7 @@ class NodeTypes:
         self.products = 0
         self._precision, self._opset = precision, opset
         self._narrow = {*narrow}
+        self._stays = small_output_products(graph)
         self._constant = {*weights}  # values that depend only on weights and constants
         self._follow(graph)
         self._move_casts(graph)
@@ -65,6 +67,8 @@ class NodeTypes:
                 self._follow(body)
 
     def _type_of(self, node: ir.Node) -> Compute:
+        if node in self._stays:
+            return Compute.FLOAT32
         return type_of(node, self._precision.float32, promote=self._precision.promote)
 
     def _is_low(self, node: ir.Node, typed: Typed, compute: Compute) -> bool:

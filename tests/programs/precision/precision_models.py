@@ -88,10 +88,10 @@ MODULES: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def make(name: str) -> tuple[nn.Module, dict[str, Any]]:
+def make(name: str, seed: int = 0) -> tuple[nn.Module, dict[str, Any]]:
     """A module in training mode, and a batch for it."""
-    torch.manual_seed(0)
-    rng = np.random.default_rng(0)
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     module = MODULES[name]().train()
     x = INPUTS[name](rng)
     return module, {"x": x, "labels": np.arange(len(x)) % CLASSES}

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:mkldnn_matmul failed"),  # autocast without bf16 hardware
 ]
 
-SLACK = 1e-4  # of a mean distance; the distances themselves are rounding errors
+SEEDS = 4  # distances are rounding errors: one run says little
 
 
 def train_graph(session: Any) -> Any:
@@ -41,13 +41,19 @@ def train_graph(session: Any) -> Any:
 
 
 def assert_near_autocast(name: str, **exporter: bool) -> None:
-    module, batch = make(name)
+    distances = np.array([distances_to_float32(name, seed, **exporter) for seed in range(SEEDS)])
+    ours, theirs = np.exp(np.log(distances).mean(0))
+    assert ours <= 1.25 * theirs, distances
+
+
+def distances_to_float32(name: str, seed: int, **exporter: bool) -> tuple[float, float]:
+    """The mean distances of our losses in bfloat16 and of autocast's to those in float32."""
+    module, batch = make(name, seed)
     model = export(module, batch["x"], **exporter)
     exact, theirs = (torch_losses(module, batch, autocast=on) for on in (False, True))
     ours = session_losses(model, batch, BF16)
-    distance, allowed = np.abs(ours - exact).mean(), np.abs(theirs - exact).mean()
-    assert distance <= 1.25 * allowed + SLACK, (distance, allowed)
     assert not np.array_equal(ours, exact) and ours[-1] < 0.8 * ours[0]
+    return float(np.abs(ours - exact).mean()), float(np.abs(theirs - exact).mean())
 
 
 @pytest.mark.integration
@@ -75,6 +81,11 @@ def test_float16_trains_with_a_dynamic_loss_scale(name: str) -> None:
     assert session.steps == len(exact)
 
 
+def is_of_head(node: Any) -> bool:
+    """Whether a product reads the weight of the head, or computes its gradient."""
+    return any("head.weight" in str(value.name) for value in (*node.inputs, *node.outputs))
+
+
 @pytest.mark.parametrize("precision", [BF16, FP16], ids=["bf16", "fp16"])
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_weight_is_cast_once_and_stays_float32(name: str, precision: Any) -> None:
@@ -90,6 +101,8 @@ def test_every_weight_is_cast_once_and_stays_float32(name: str, precision: Any) 
     products = [node for node in graph if node.op_type in ("MatMul", "Gemm", "Conv")]
     if name == "lstm":  # its own gradient is in float32, as the operator is
         products = [n for n in products if not str(n.outputs[0].name).startswith("gradient")]
+    if name in ("cnn", "attention"):  # whose heads are a small part of the work
+        products = [node for node in products if not is_of_head(node)]
     assert products
     assert {node.outputs[0].dtype.name for node in products} == {precision.kind.upper()}
     outputs = {value.name: value.dtype.name for value in graph.outputs}
