@@ -8,8 +8,8 @@ scale of 0. `float32` is the largest difference between our losses and eager's i
 ours` and `f64 eager` are the largest differences of both from eager's losses in float64: how far
 rounding alone takes each. `bf16 ours` and `bf16 eager` are the mean distances of the losses in
 bfloat16 (ours by a pass, torch's by autocast) to eager's in float32; `bf16 promoted` is ours with
-sums of both types in float32, the default. Each model and seed has a separate process; they run at
-the same time.
+sums of both types in float32, the default. Each run has a separate process; several run at the same
+time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import gpu_training
 import report
@@ -113,6 +112,14 @@ def ours(name: str, seed: int, small: bool, device: str, kind: str) -> list[floa
     return [float(loss) for loss in found]
 
 
+RUNS = {  # by the names that figures have for them
+    "eager float32": (eager, "float32"),
+    "eager float64": (eager, "float64"),
+    "eager bf16": (eager, "bf16"),
+    "ours float32": (ours, "float32"),
+    "ours bf16": (ours, "bf16"),
+    "ours promoted": (ours, "promoted"),
+}
 FIGURES = ("float32", "f64_ours", "f64_eager", "bf16_ours", "bf16_promoted", "bf16_eager")
 
 
@@ -123,64 +130,72 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="runs with other weights and batches")
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--one", nargs=2, metavar=("MODEL", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--together", type=int, default=12, help="processes at once")
+    parser.add_argument("--one", nargs=3, metavar=("MODEL", "SEED", "RUN"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        name, seed = given.one
-        print(json.dumps(compare(name, int(seed), given.small, given.device)))
+        name, seed, run = given.one
+        print(json.dumps(losses_of(name, int(seed), run, given.small, given.device)))
         return
     rows = []
     titles = (figure.replace("_", " ") for figure in FIGURES)
     print(f"{'model':12} {'seed':>4} {'last':>8} " + " ".join(f"{title:>13}" for title in titles))
-    pairs = [(name, seed) for name in given.models for seed in range(given.seeds)]
-    with ThreadPoolExecutor() as pool:
-        for row in pool.map(lambda pair: _in_child(*pair, given), pairs):
-            rows.append(row)
+    with ThreadPoolExecutor(given.together) as pool:
+        started = {
+            (name, seed): {run: pool.submit(_in_child, name, seed, run, given) for run in RUNS}
+            for name in given.models
+            for seed in range(given.seeds)
+        }
+        for (name, seed), runs in started.items():
+            figures = compare({run: found.result() for run, found in runs.items()})
+            rows.append({"model": name, "seed": seed, **figures})
             print(
-                f"{row['model']:12} {row['seed']:4} {row['last']:8.4f} "
-                + " ".join(f"{row[figure]:13.2e}" for figure in FIGURES),
+                f"{name:12} {seed:4} {figures['last']:8.4f} "
+                + " ".join(f"{figures[figure]:13.2e}" for figure in FIGURES),
                 flush=True,
             )
     if not given.small:
         print(report.write("gpu_losses", rows, gpu=gpu_training.gpu_name(given.device)))
 
 
-def compare(name: str, seed: int, small: bool, device: str) -> dict[str, Any]:
-    """A model's losses compared, in this process."""
+def losses_of(name: str, seed: int, run: str, small: bool, device: str) -> list[float]:
+    """The losses of one run, in this process."""
     warnings.simplefilter("ignore")
     torch.backends.cudnn.allow_tf32 = False  # as products have it by default
+    engine, kind = RUNS[run]
+    return engine(name, seed, small, device, kind)
 
-    def run(engine: Any, kind: str) -> list[float]:
-        losses: list[float] = engine(name, seed, small, device, kind)
-        torch._dynamo.reset()
-        return losses
 
-    wanted, exact = run(eager, "float32"), run(eager, "float64")
-    found = run(ours, "float32")
+def compare(losses: dict[str, list[float]]) -> dict[str, float]:
+    """How far the runs of a model are from each other."""
+    wanted, exact = losses["eager float32"], losses["eager float64"]
+    found = losses["ours float32"]
     return {
-        "model": name,
-        "seed": seed,
         "first": wanted[0],
         "last": wanted[-1],
         "float32": max(_distances(found, wanted)),
         "f64_ours": max(_distances(found, exact)),
         "f64_eager": max(_distances(wanted, exact)),
-        "bf16_ours": sum(_distances(run(ours, "bf16"), wanted)) / STEPS,
-        "bf16_promoted": sum(_distances(run(ours, "promoted"), wanted)) / STEPS,
-        "bf16_eager": sum(_distances(run(eager, "bf16"), wanted)) / STEPS,
+        "bf16_ours": _mean_distance(losses["ours bf16"], wanted),
+        "bf16_promoted": _mean_distance(losses["ours promoted"], wanted),
+        "bf16_eager": _mean_distance(losses["eager bf16"], wanted),
     }
 
 
-def _in_child(name: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", name, str(seed), "--device", given.device]
+def _in_child(name: str, seed: int, run: str, given: argparse.Namespace) -> list[float]:
+    command = [sys.executable, __file__, "--one", name, str(seed), run, "--device", given.device]
     command += ["--small"] * given.small
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    losses: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return losses
 
 
 def _distances(one: list[float], other: list[float]) -> list[float]:
     return [abs(a - b) for a, b in zip(one, other)]
+
+
+def _mean_distance(one: list[float], other: list[float]) -> float:
+    return sum(_distances(one, other)) / len(one)
 
 
 if __name__ == "__main__":

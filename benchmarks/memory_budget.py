@@ -13,13 +13,15 @@ compiled by Inductor and recorded as a CUDA graph; `eager` is torch without a co
 module and AdamW. Time is the median step; memory is the peak that torch allocated, or what recorded
 graphs hold, whichever is more. `planned` is memory_report's figure for the same. `loss` is the
 largest difference from the first row's losses. --largest searches the largest batch that trains
-within --limit GiB: twice as many samples until it fails, then halfway between, rows in parallel.
+within --limit GiB, row after row: four batches at once, each of twice as many samples until one
+fails, then batches between.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -183,20 +185,32 @@ def open_session(
 # -- the largest batch -----------------------------------------------------------------------------
 
 
-def find_largest(fits: Callable[[int], bool], first: int, share: float = 0.1) -> int:
+WAYS = 4  # batches that are tried at once: each compiles for a minute
+
+
+def find_largest(
+    fit: Callable[[list[int]], list[bool]], first: int, share: float = 0.15, ways: int = WAYS
+) -> int:
     """The largest number that fits, to within a share of it; 0 if 1 does not.
 
-    >>> find_largest(lambda batch: batch <= 43, 8, 0.0)
+    `fit` tells of several numbers at once: first of ones that double, then of ones between the
+    largest that fits and the smallest that does not.
+
+    >>> find_largest(lambda batches: [batch <= 43 for batch in batches], 8, 0.0)
     43
     """
-    most, too_many = 0, None
-    batch = first
-    while too_many is None or too_many - most > max(1, int(share * most)):
-        if fits(batch):
-            most = batch
+    most, too_many = 0, math.inf
+    while too_many - most > max(1, int(share * most)):
+        if too_many == math.inf:
+            begin = 2 * most or first
+            batches = [begin << i for i in range(ways)]
         else:
-            too_many = batch
-        batch = 2 * most if too_many is None else (most + too_many) // 2
+            step = (too_many - most) / (ways + 1)
+            batches = sorted({most + math.ceil(step * (i + 1)) for i in range(ways)})
+            batches = [batch for batch in batches if batch < too_many]
+        for batch, fits in zip(batches, fit(batches)):
+            most = max(most, batch) if fits else most
+            too_many = too_many if fits else min(too_many, batch)
     return most
 
 
@@ -213,7 +227,8 @@ def search_largest(row: str, given: argparse.Namespace) -> dict[str, Any]:
         print(f"  {row:8}  batch {batch:5}  {tried[batch]}", flush=True)
         return not child.returncode
 
-    largest = find_largest(fits, given.batch)
+    with ThreadPoolExecutor(WAYS) as pool:
+        largest = find_largest(lambda batches: list(pool.map(fits, batches)), given.batch)
     print(f"{row:8}  {largest:5} samples in {given.limit:g} GiB", flush=True)
     return {"row": row, "largest": largest, "gib": given.limit, "tried": tried}
 
@@ -297,8 +312,7 @@ def main() -> None:
         return
     if given.largest:
         given.limit = 24.0 if given.limit is None else given.limit
-        with ThreadPoolExecutor() as pool:
-            found = list(pool.map(lambda row: search_largest(row, given), given.rows or SEARCHED))
+        found = [search_largest(row, given) for row in given.rows or SEARCHED]
     else:
         given.rows = given.rows or (ON_CUDA if is_cuda else list(ROWS))
         found = compare(given)

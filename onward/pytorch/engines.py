@@ -23,6 +23,7 @@ from onward.providers.ort.processor_probe import processor_probe
 from onward.providers.ort.processors import find_processor
 from onward.providers.ort.training.lowering import lower_gradient_graph
 from onward.providers.torch.dtypes import DTYPES
+from onward.providers.torch.fused_attention import fuse_attention
 from onward.providers.torch.inductor import make_inductor
 from onward.providers.torch.provider import TorchProvider, make_torch
 
@@ -117,7 +118,10 @@ class TorchEngine:
     def lower(self, model: ir.Model) -> ir.Model:
         opsets = model.graph.opset_imports
         inline_calls(model, lambda call: self._provider.supports(call, opsets))
-        return TRAINING(model)
+        lowered = TRAINING(model)
+        # before the split: else the backward would compute attention's forward again
+        fuse_attention(lowered, self._provider.device)
+        return lowered
 
     def open(self, model: ir.Model) -> Run:
         module = self._provider.lower(model.clone())

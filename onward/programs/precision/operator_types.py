@@ -4,8 +4,8 @@
     float32   sums of many terms, functions that grow or fall fast, losses, normalizations
     follow    everything else computes in the type of what it reads
 
-It is torch.autocast's, with two differences: reductions are always in float32, and so are the
-recurrent operators, which add up over many steps.
+It is torch.autocast's, with differences: reductions are always in float32, and so are the recurrent
+operators, which add up over many steps, and small heads (output_products.py).
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def _write_forward(
         "AttentionForward",
         call.inputs[:4],
         _attributes(call, backend),
-        num_outputs=4,
+        num_outputs=2 if backend == CPU else 4,
         name=names.fresh(f"{place.name}/forward"),
     )
     for value, wish in zip(node.outputs, ("y", "lse", "seed", "offset")):

@@ -46,12 +46,14 @@ def takes_dictionary(function: Callable[..., Any]) -> bool:
 
 def spec_of(name: str, hint: Any, is_optional: bool = False) -> TensorSpec | None:
     """The tensor that an annotation declares; None if it declares none."""
+    hint = _expanded(hint)
     if hint in _SCALARS:
         return TensorSpec(name, _SCALARS[hint], (), (), is_optional, hint is bytes)
     shape: tuple[int, ...] = ()  # of any rank
     datatype = "FP32"
     if get_origin(hint) is Annotated:
-        hint, *notes = get_args(hint)
+        declared, *notes = get_args(hint)
+        hint = _expanded(declared)
         for note in notes:
             if isinstance(note, TensorSpec):
                 return note
@@ -66,6 +68,15 @@ def spec_of(name: str, hint: Any, is_optional: bool = False) -> TensorSpec | Non
     elif hint not in (np.ndarray, Any):
         return None
     return TensorSpec(name, datatype, shape, (), is_optional)
+
+
+def _expanded(hint: Any) -> Any:
+    """What an alias of a `type` statement stands for: numpy 2.5's NDArray is one."""
+    alias = get_origin(hint) or hint
+    if not hasattr(alias, "__value__"):
+        return hint
+    arguments = get_args(hint)
+    return _expanded(alias.__value__[arguments] if arguments else alias.__value__)
 
 
 def scalar_names(function: Callable[..., Any]) -> set[str]:

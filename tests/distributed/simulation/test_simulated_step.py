@@ -114,7 +114,8 @@ def test_curve_falls_to_1024_processes() -> None:
     points = scaling_curve(work(), lambda n: Parallel(), Cluster(inside=slow))
     assert [each.ranks for each in points] == list(RANKS) and RANKS[-1] == 1024
     efficiencies = [each.efficiency for each in points]
-    assert efficiencies[0] == 1.0 and efficiencies == sorted(efficiencies, reverse=True)
+    assert efficiencies[0] == pytest.approx(1.0)
+    assert efficiencies == sorted(efficiencies, reverse=True)
     assert efficiencies[-1] < 0.5
 
 

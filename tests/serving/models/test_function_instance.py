@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from onward.errors import NodeFailed, OptionError, RequestInvalid, SessionClosed
 from onward.serving.models.function_instance import FunctionInstance
+from onward.serving.models.function_signature import spec_of
 from onward.serving.requests import TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -152,3 +154,15 @@ async def later(x: Array) -> Array:
 def test_functions_that_cannot_be_served(function: Callable[..., Any], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         FunctionInstance(function)
+
+
+def test_aliases_of_type_statements_are_read_as_what_they_stand_for() -> None:
+    """As NDArray is from numpy 2.5 on, with Python 3.12."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    array = TypeAliasType("array", np.ndarray[Any, np.dtype[scalar]], type_params=(scalar,))
+    names = TypeAliasType("names", str)
+    for hint in (array[np.int64], Annotated[array[np.int64], (-1, 2)]):
+        spec = spec_of("x", hint)
+        assert spec is not None and spec.datatype == "INT64"
+    text = spec_of("y", names)
+    assert text is not None and text.datatype == "BYTES"

@@ -66,7 +66,8 @@ def attention_forward(
     q, k, v = _heads(q, q_num_heads), _heads(k, kv_num_heads), _heads(v, kv_num_heads)
     if _is_empty(q, k, v):
         y = q.new_zeros((*q.shape[:3], v.shape[3]))
-        return merge_heads(y) if flat else y, None, None, None
+        none = q.new_zeros((), dtype=torch.int64)
+        return merge_heads(y) if flat else y, q.new_zeros(q.shape[:3]), none, none
     given = _kernel_inputs(q, k, v, mask, backend, causal=causal, scale=scale)
     y, *kept = _forward(given, causal)
     y = y[..., : v.shape[3]].to(q.dtype)

@@ -5,7 +5,8 @@
     every other                       copies the arguments to the graph's buffers and replays
 
 A replay costs the host one call, however many kernels there are. All graphs share one pool of
-memory (graph_pool.py): results are copied out of it before another graph runs.
+memory (graph_pool.py): results are copied out of it before another graph runs, small ones together
+(packed_results.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.graph_pool import GraphPool
+from onward.providers.torch.training.packed_results import PackedResults
 
 log = logging.getLogger("onward")
 
@@ -31,13 +33,13 @@ class _Recorded:
 
     graph: Any
     arguments: list[Tensor]
-    results: Any
+    results: PackedResults
 
     def replay(self, given: Sequence[Tensor]) -> Any:
         if given:
             torch._foreach_copy_(self.arguments, list(given))
         self.graph.replay()
-        return _copied(self.results)
+        return self.results.copy()
 
 
 class CapturedCalls:
@@ -71,7 +73,7 @@ class CapturedCalls:
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) for x in given
         ]
         try:
-            graph, results = self._pool.record(lambda: self._function(*arguments))
+            graph, results = self._pool.record(lambda: PackedResults(self._function(*arguments)))
         except Exception as error:  # torch raises several, and so do kernels
             why = str(error).strip().partition("\n")[0] or type(error).__name__
             log.warning(
@@ -81,12 +83,3 @@ class CapturedCalls:
             return None
         found = self._recorded[key] = _Recorded(graph, arguments, results)
         return found
-
-
-def _copied(results: Any) -> Any:
-    """Results in memory of their own."""
-    if isinstance(results, Tensor):
-        return results.clone()
-    if isinstance(results, (list, tuple)):
-        return type(results)(_copied(each) for each in results)
-    return results

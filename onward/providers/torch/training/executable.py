@@ -14,7 +14,7 @@ from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.bucket_parts import Sharding
 from onward.programs.feed_rules import select_results
 from onward.programs.program import Program
-from onward.providers.provider import Draw, Provider, SegmentHooks
+from onward.providers.provider import Draw, Flag, Provider, SegmentHooks
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.provider import TorchProvider, in_own_memory, storage_of
 from onward.providers.torch.tensors import to_torch
@@ -22,6 +22,7 @@ from onward.providers.torch.training.function_writer import are_finite, sum_of_s
 from onward.providers.torch.training.gradient_memory import GradientMemory
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
 from onward.providers.torch.training.part_store import TorchPartStore
+from onward.providers.torch.training.pending_flags import PendingFlags
 from onward.providers.torch.training.results import TorchResults
 from onward.providers.torch.training.segmented_step import SegmentedStep
 from onward.providers.torch.training.segments import AllReduce
@@ -80,6 +81,7 @@ class TorchTraining:
         functions = StepFunctions(self._layout, self.store, self._scalars, compiler, keeps_memory)
         records = keeps_memory and self._device.type == "cuda"
         self._calls = StepCalls(graphs, functions, records=records)
+        self._flags = PendingFlags()
         self._gradients = GradientMemory(self.store, is_fixed=keeps_memory)
         self._segments = SegmentedStep(graphs, functions, self._gradients)
         compiles = compiler is not None
@@ -137,7 +139,7 @@ class TorchTraining:
 
     def step(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float
-    ) -> tuple[TorchResults, Tensor] | None:
+    ) -> tuple[TorchResults, Flag] | None:
         if not self._is_whole:
             results = self.compute_gradients(feeds, draw, scale, first=True)
             return None if results is None else (results, self.update(1, scale))
@@ -150,7 +152,7 @@ class TorchTraining:
         shown, finite = self._calls.step(batch)
         self._scalars.draw_advanced()
         self._has_squares = True
-        return self._results("train", shown, batch), finite
+        return self._results("train", shown, batch), self._flags.add(finite)
 
     def _begin_batch(self, draw: Draw, scale: float) -> None:
         self._scalars.write_scale(scale)

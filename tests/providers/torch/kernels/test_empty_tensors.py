@@ -45,7 +45,6 @@ BY_ORT = [
     case("Conv", ones(0, 1, 5), ones(2, 1, 3), auto_pad="SAME_UPPER"),
     case("Conv", ones(1, 1, 5, 5), ones(0, 1, 3, 3)),
     case("ConvTranspose", ones(0, 1, 3, 3), ones(1, 2, 3, 3)),
-    case("ConvTranspose", ones(1, 0, 3, 3), ones(0, 2, 3, 3), TWO),
     case("ConvTranspose", ones(1, 1, 0, 3), ones(1, 2, 3, 3), TWO),
     case("ConvTranspose", ones(1, 1, 0, 3), ones(1, 2, 3, 3), strides=[2, 2]),
     # pools
@@ -120,6 +119,7 @@ BY_SHAPE: list[tuple[Case, list[tuple[int, ...]]]] = [
 BY_REFERENCE = [
     case("Conv", ones(1, 0, 5, 5), ones(2, 0, 3, 3), TWO),  # onnxruntime never comes back
     case("Conv", ones(1, 1, 0, 5), ones(2, 1, 3, 3), pads=[1, 1, 1, 1]),
+    case("ConvTranspose", ones(1, 0, 3, 3), ones(0, 2, 3, 3), TWO),  # memory that it never wrote
     case("AveragePool", ones(1, 0, 5, 5), kernel_shape=[3, 3]),
     case("MaxPool", ones(1, 0, 5, 5), kernel_shape=[3, 3]),
     case("MaxPool", ones(1, 1, 0, 5), kernel_shape=[2, 2], strides=[2, 2]),

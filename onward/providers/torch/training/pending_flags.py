@@ -1,0 +1,49 @@
+"""PendingFlags: flags on a GPU, which are read together.
+
+Reading one waits for the GPU and copies a byte: as long as a small training step takes.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from onward.providers.torch.dtypes import Tensor
+
+
+class PendingFlags:
+    """Flags that no one has read yet.
+
+    >>> flags = PendingFlags()
+    >>> first, second = flags.add(torch.tensor(True)), flags.add(torch.tensor(False))
+    >>> bool(first), bool(second)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[PendingFlag] = []
+
+    def add(self, tensor: Tensor) -> PendingFlag:
+        """A flag whose tensor no one will change."""
+        flag = PendingFlag(tensor, self)
+        self._pending.append(flag)
+        return flag
+
+    def read(self) -> None:
+        """Read all of them with one copy from the device."""
+        pending, self._pending = self._pending, []
+        numbers = torch.stack([flag.tensor for flag in pending]).tolist()
+        for flag, number in zip(pending, numbers):
+            flag.value = number
+
+
+class PendingFlag:
+    """True or false, once it is read: others that wait are read with it."""
+
+    def __init__(self, tensor: Tensor, group: PendingFlags) -> None:
+        self.tensor, self._group = tensor, group
+        self.value: bool | None = None
+
+    def __bool__(self) -> bool:
+        if self.value is None:
+            self._group.read()
+        return bool(self.value)
