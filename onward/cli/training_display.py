@@ -19,7 +19,7 @@ from rich.text import Text
 from onward.cli.console import make_console
 from onward.formatting import percent, show_bytes
 from onward.runner.callback import Callback
-from onward.runner.callbacks.throughput import Throughput, process_memory, show_time
+from onward.runner.callbacks.throughput import MemoryReader, Throughput, show_time
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import Run
 
@@ -39,10 +39,10 @@ class TrainingDisplay(Callback):
     """
 
     def __init__(
-        self, console: Console | None = None, memory: Callable[[], float] = process_memory
+        self, console: Console | None = None, memory: Callable[[], float] | None = None
     ) -> None:
         self._console = console or make_console()
-        self._memory = memory
+        self._memory = memory or MemoryReader().now
         self._live: Live | None = None
         self._speed: Throughput | None = None
         self._next = 0.0  # when to draw again

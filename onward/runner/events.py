@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from onward.programs.program import LOSS
 from onward.runner.data.batches import DataBatch
@@ -13,8 +12,7 @@ from onward.runner.data.batches import DataBatch
 Outputs = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One update that was made.
 
     Numbers are read when they are asked for: on a GPU, reading the loss waits for the step.
@@ -26,7 +24,7 @@ class StepRecord:
     results: Outputs  # the loss and the outputs, as the session returned them
     learning_rate: float
 
-    @cached_property
+    @property
     def loss(self) -> float:
         return float(self.results[LOSS])
 

@@ -15,13 +15,14 @@ from onward.runner.evaluate import evaluate
 from onward.runner.events import StepRecord
 from onward.runner.export_run import export_run
 from onward.runner.run import Run
-from onward.runner.run_checkpoints import save_checkpoint
+from onward.runner.run_checkpoints import begin_save, end_save
 from onward.runner.team import run_and_ask
 
 
 def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     """Train until the last step, or until something stops the run; then save and export."""
     accumulate = run.config.gradient_accumulation_steps
+    on_step = [callback.on_step for callback in callbacks if _has_on_step(callback)]
     started = run.clock() - run.seconds
     for callback in callbacks:
         callback.on_start(run)
@@ -39,8 +40,8 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             run.step += 1
             run.seconds = run.clock() - started
             record = StepRecord(run.step, run.epoch, batch, results, rate)
-            for callback in callbacks:
-                callback.on_step(run, record)
+            for call in on_step:
+                call(run, record)
             _finish_step(run, callbacks)
             if run.is_over:
                 break
@@ -49,7 +50,9 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             for callback in callbacks:
                 callback.on_epoch(run, run.epoch)
             run.epoch, run.batch = run.epoch + 1, 0
+    end_save(run, callbacks)  # if it failed, the state is saved again
     _save(run, callbacks)
+    end_save(run, callbacks)
     export_run(run)
     for callback in callbacks:
         callback.on_end(run)
@@ -61,6 +64,12 @@ def _batches(run: Run) -> Generator[DataBatch]:
     A part that cannot be read ends all processes, before the others begin the step.
     """
     with contextlib.closing(run.plan.training.epoch(run.epoch, start=run.batch)) as epoch:
+        if run.team.size == 1:  # nothing to agree on, which would take time at each step
+            for batch in epoch:
+                if run.stopped and not run.micro:
+                    return
+                yield batch
+            return
         while not run.ends_epoch:
             batch, is_asked = run_and_ask(run.team, lambda: next(epoch), run.asked is not None)
             if is_asked and not run.micro:
@@ -69,9 +78,17 @@ def _batches(run: Run) -> Generator[DataBatch]:
             yield batch
 
 
+def _has_on_step(callback: Callback) -> bool:
+    """Whether a callback does something at each step: a call costs time, even of nothing."""
+    return getattr(callback.on_step, "__func__", None) is not Callback.on_step
+
+
 def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
     """Evaluate and save, where it is time for it and not done yet."""
-    if run.step > max(run.evaluated, 0) and _is_due(run, run.config.evaluate_every):
+    if run.saving is not None and run.saving.save.is_done:
+        end_save(run, callbacks)
+    ends = run.ends_epoch or run.step == run.plan.steps
+    if _is_due(run, run.config.evaluate_every, ends) and run.step > max(run.evaluated, 0):
         evaluation = evaluate(run)
         if evaluation is not None:
             run.evaluated = run.step
@@ -83,21 +100,15 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
             if evaluation.is_best:
                 run.saved = -1  # if the step was saved, then without its rating
                 _save(run, callbacks)
-    if run.step > max(run.saved, 0) and _is_due(run, run.config.save_every):
+    if _is_due(run, run.config.save_every, ends) and run.step > max(run.saved, 0):
         _save(run, callbacks)
 
 
-def _is_due(run: Run, every: int | None) -> bool:
+def _is_due(run: Run, every: int | None, ends: bool) -> bool:
     """Whether it is time for something that happens every so many steps; None: every epoch."""
-    if every:
-        return run.step % every == 0
-    return run.ends_epoch or run.step == run.plan.steps
+    return run.step % every == 0 if every else ends
 
 
 def _save(run: Run, callbacks: Sequence[Callback]) -> None:
-    if run.step == run.saved:
-        return
-    path = save_checkpoint(run, callbacks)
-    if path is not None:
-        for callback in callbacks:
-            callback.on_checkpoint(run, path)
+    if run.step != run.saved:
+        begin_save(run, callbacks)

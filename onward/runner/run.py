@@ -16,10 +16,18 @@ from onward.runner.team import ALONE, Team
 from onward.sessions.training.session import TrainingSession
 
 if TYPE_CHECKING:
-    from onward.runner.stored_states import StoredStates
+    from onward.runner.stored_states import Save, StoredStates
 
 DONE = "finished"
 INTERRUPTED = "interrupted"  # why a run stopped that Ctrl-C, or SIGTERM, ended
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A checkpoint that is being written, and the step of the one before it."""
+
+    save: Save
+    before: int
 
 
 @dataclass
@@ -37,7 +45,8 @@ class Run:
     batch: int = 0  # in the epoch
     micro: int = 0  # batches since the last update
     evaluated: int = -1  # the step of the last evaluation
-    saved: int = -1  # the step of the last checkpoint
+    saved: int = -1  # the step of the last checkpoint, which may still be in writing
+    saving: Saving | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
     best: Evaluation | None = None
     stopped: str = ""  # why the loop ends before its last step; the same in all processes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from onward.lazy import LazyModule
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation
 from onward.runner.plan.training_plan import TrainingPlan
-from onward.runner.run import Run
+from onward.runner.run import Run, Saving
 from onward.runner.run_folder import RunFolder
 from onward.runner.stored_states import (
     FirstProcessStates,
@@ -49,8 +48,9 @@ def open_checkpoints(
     return FirstProcessStates(files, team)
 
 
-def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
-    """Save a run; None if it failed: the error is logged, and earlier checkpoints are kept."""
+def begin_save(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Begin to save a run as it is now, once the save before it is done."""
+    end_save(run, callbacks)
     run.session.properties[_KEY] = {
         **{name: getattr(run, name) for name in _POSITION},
         "best": None if run.best is None else _to_json(run.best),
@@ -60,10 +60,21 @@ def save_checkpoint(run: Run, callbacks: Sequence[Callback]) -> Path | None:
     # only better ones are rated: of two that are equally good, the folder would keep the newer
     best = run.best if run.best is not None and run.best.step == run.step else None
     metric = None if best is None else best.numbers.get(run.plan.monitor)
-    path = run.checkpoints.try_save(run.session, run.step, metric)
-    if path is not None:
-        run.saved = run.step
-    return path
+    before, run.saved = run.saved, run.step
+    run.saving = Saving(run.checkpoints.begin_save(run.session, run.step, metric), before)
+
+
+def end_save(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Wait until the last save is done; if it failed, the error is logged and others are kept."""
+    if run.saving is None:
+        return
+    saving, run.saving = run.saving, None
+    path = saving.save.wait()
+    if path is None:
+        run.saved = saving.before
+        return
+    for callback in callbacks:
+        callback.on_checkpoint(run, path)
 
 
 def resume_run(run: Run, found: SavedState, callbacks: Sequence[Callback]) -> None:

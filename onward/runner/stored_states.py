@@ -3,11 +3,16 @@
 WholeCheckpoints        what one process reads and writes, such as `checkpoints/folder.py`
 FirstProcessStates      process 0 saves the whole state for all
 Team.open_checkpoints   each process writes its part of the state
+
+One process writes a copy of its state in a thread, while it trains on: a save waits for the disk
+several times. A state too large to be copied, and those of several processes, are written at once.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +23,8 @@ from onward.runner.team import Team, run_on_first
 from onward.sessions.training.session import TrainingSession
 
 Array = np.ndarray[Any, Any]
+
+_COPIED = 256 << 20  # bytes of a state that is copied at most
 
 
 class SavedState(Protocol):
@@ -49,11 +56,47 @@ class WholeCheckpoints(Protocol):
     def best(self) -> SavedState | None: ...
 
 
+class Save(Protocol):
+    """A save that was begun."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def wait(self) -> Path | None:
+        """The file, once it is written; None if that failed: the error is logged."""
+        ...
+
+
+@dataclass(frozen=True)
+class FinishedSave:
+    """A save that is done."""
+
+    path: Path | None
+    is_done: bool = True
+
+    def wait(self) -> Path | None:
+        return self.path
+
+
+@dataclass(frozen=True)
+class _BackgroundSave:
+    """A save in a thread."""
+
+    written: Future[Path | None]
+
+    @property
+    def is_done(self) -> bool:
+        return self.written.done()
+
+    def wait(self) -> Path | None:
+        return self.written.result()
+
+
 class StoredStates(Protocol):
     """The saved states of a run; all processes call every method, and get the same results."""
 
-    def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
-        """Save the session's state and properties; None if it failed: the error is logged."""
+    def begin_save(self, session: TrainingSession, step: int, metric: float | None) -> Save:
+        """Save the session's state and properties as they are now; one at a time."""
         ...
 
     def latest(self) -> SavedState | None:
@@ -70,8 +113,11 @@ class FirstProcessStates:
 
     def __init__(self, checkpoints: WholeCheckpoints, team: Team) -> None:
         self._checkpoints, self._team = checkpoints, team
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="onward-checkpoints")
 
-    def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
+    def begin_save(self, session: TrainingSession, step: int, metric: float | None) -> Save:
+        if self._team.size == 1:
+            return self._begin(*session.checkpoint(), step, metric)
         # of parts, every process has to take part in reading the whole
         state = session.checkpoint() if self._team.is_sharded else None
 
@@ -79,7 +125,21 @@ class FirstProcessStates:
             found = session.checkpoint() if state is None else state
             return self._checkpoints.try_save(*found, step=step, metric=metric)
 
-        return run_on_first(self._team, save)
+        return FinishedSave(run_on_first(self._team, save))
+
+    def _begin(
+        self,
+        tensors: Mapping[str, Array],
+        properties: Mapping[str, Any],
+        step: int,
+        metric: float | None,
+    ) -> Save:
+        save = self._checkpoints.try_save
+        if sum(tensor.nbytes for tensor in tensors.values()) > _COPIED:
+            return FinishedSave(save(tensors, properties, step, metric))
+        kept = {name: np.array(tensor) for name, tensor in tensors.items()}  # steps change them
+        state = copy.deepcopy(dict(properties))
+        return _BackgroundSave(self._thread.submit(save, kept, state, step, metric))
 
     def latest(self) -> SavedState | None:
         """The last saved state; other machines need not see the folder."""

@@ -27,7 +27,7 @@ from onward.runner.open_session import open_session
 from onward.runner.plan.make_plan import make_plan
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
-from onward.runner.run_checkpoints import open_checkpoints, resume_run, save_checkpoint
+from onward.runner.run_checkpoints import begin_save, end_save, open_checkpoints, resume_run
 from onward.runner.run_folder import RunFolder, find_run, new_run_folder
 from onward.runner.run_process import living_process
 from onward.runner.same_run import find_run_of_launch, find_same_run
@@ -163,7 +163,8 @@ def _save_failed(run: Run, callbacks: Sequence[Callback], error: BaseException) 
     interrupted = isinstance(error, KeyboardInterrupt)
     # a second Ctrl-C may come within a step: its weights have no position
     if not interrupted and run.team.size == 1:
-        save_checkpoint(run, callbacks)
+        begin_save(run, callbacks)
+        end_save(run, callbacks)
     if not run.is_first:
         return
     status = STOPPED if interrupted else FAILED

@@ -18,6 +18,7 @@ from onward.distributed.checkpoints.group_results import ObjectGroup
 from onward.distributed.checkpoints.sharded_checkpoints import ShardedCheckpoints
 from onward.errors import PeerFailed, RunFenced
 from onward.programs.program import Array
+from onward.runner.stored_states import FinishedSave
 from onward.sessions.training.session import TrainingSession
 
 Better = Literal["lower", "higher"]
@@ -45,11 +46,11 @@ class ShardedStates:
             folder, keep=keep, keep_best=1, better=better, communicator=group
         )
 
-    def try_save(self, session: TrainingSession, step: int, metric: float | None) -> Path | None:
+    def begin_save(self, session: TrainingSession, step: int, metric: float | None) -> FinishedSave:
         """Save the pieces that this process holds; RunFenced if others own the run now."""
         pieces, properties = session.checkpoint_pieces()
         try:
-            return self._checkpoints.try_save(pieces, properties, step, metric)
+            return FinishedSave(self._checkpoints.try_save(pieces, properties, step, metric))
         except RunFenced as error:
             if self._rank:  # one process reports it
                 raise PeerFailed(str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onward.runner.callback import Callback
-from onward.runner.callbacks.throughput import Throughput, process_memory
+from onward.runner.callbacks.throughput import MemoryReader, Throughput
 from onward.runner.events import Evaluation, StepRecord
 from onward.runner.run import Run
 
@@ -17,11 +17,13 @@ class LoggedSteps(Callback):
     """Measures the speed of every step, and calls `log_step` where numbers are to be written."""
 
     _speed: Throughput | None = None
+    _memory = MemoryReader()
     _every, _batches = 1, 1  # steps between two lines, batches of a step
 
     def on_start(self, run: Run) -> None:
         self._speed = Throughput(run.clock)
         self._speed.start(run.plan.training.waited)
+        self._memory = MemoryReader()
         self._every = run.config.log_every or usual_interval(run.plan.steps)
         self._batches = run.config.gradient_accumulation_steps
 
@@ -36,7 +38,7 @@ class LoggedSteps(Callback):
             "gradient_norm": run.session.gradient_norm,
             "samples_per_second": self._speed.samples_per_second,
             "data_wait": self._speed.data_wait,
-            "memory": process_memory(),
+            "memory": self._memory.now(),
         }
         self.log_step(run, step, numbers)
 

@@ -27,15 +27,17 @@ class NonFiniteGuard(Callback):
     def __init__(self) -> None:
         self._skipped = 0
         self._in_a_row = 0
+        self._lookahead = 1  # steps that the engine may be ahead
         self._batches: deque[DataBatch] = deque(maxlen=1)
 
     def on_start(self, run: Run) -> None:
         self._skipped = run.session.skipped_steps
-        self._batches = deque(maxlen=max(run.session.lookahead, 1))
+        self._lookahead = run.session.lookahead
+        self._batches = deque(maxlen=max(self._lookahead, 1))
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         self._batches.append(step.batch)
-        if step.number % run.session.lookahead:
+        if step.number % self._lookahead:
             return  # reading the flags would wait for the engine, which runs ahead
         skipped = run.session.skipped_steps
         if skipped == self._skipped:

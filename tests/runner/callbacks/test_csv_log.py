@@ -16,7 +16,7 @@ from tests.runner.callbacks.fake_run import evaluate, fake_run, make_step
 
 @pytest.fixture(autouse=True)
 def fixed_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logged_steps, "process_memory", lambda: 1024.0)
+    monkeypatch.setattr(logged_steps.MemoryReader, "now", lambda self: 1024.0)
 
 
 def train(run: Any, callback: MetricsCsv, steps: int) -> None:

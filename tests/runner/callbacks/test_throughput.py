@@ -7,7 +7,7 @@ import math
 import pytest
 
 from onward.runner.callbacks import throughput
-from onward.runner.callbacks.throughput import Throughput, process_memory
+from onward.runner.callbacks.throughput import MemoryReader, Throughput
 
 
 class Time:
@@ -59,9 +59,11 @@ def test_evaluations_slow_nothing_but_the_time_left() -> None:
     assert speed.time_left(10) == pytest.approx(10 * (1 + 4 / 5))
 
 
-def test_process_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_read_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = MemoryReader(clock=iter([0.0, 0.1, 0.3]).__next__)
     monkeypatch.setattr(throughput.resident_memory, "MEASURABLE", False)
-    assert math.isnan(process_memory())
+    assert math.isnan(reader.now())
+    sizes = iter([4096, 8192])
     monkeypatch.setattr(throughput.resident_memory, "MEASURABLE", True)
-    monkeypatch.setattr(throughput.resident_memory, "resident", lambda: 4096)
-    assert process_memory() == 4096
+    monkeypatch.setattr(throughput.resident_memory, "resident", lambda: next(sizes))
+    assert [reader.now() for _ in range(3)] == [4096, 4096, 8192]
