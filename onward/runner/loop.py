@@ -28,6 +28,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
         callback.on_start(run)
     run.agree()
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
+    due = _next_due(run)
     while not run.is_over:
         for batch in _batches(run):
             rate = run.session.expected_learning_rate
@@ -42,7 +43,9 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             record = StepRecord(run.step, run.epoch, batch, results, rate)
             for call in on_step:
                 call(run, record)
-            _finish_step(run, callbacks)
+            if run.step >= due or run.saving is not None:
+                _finish_step(run, callbacks)
+                due = _next_due(run)
             if run.is_over:
                 break
         run.agree()
@@ -102,6 +105,14 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
                 _save(run, callbacks)
     if _is_due(run, run.config.save_every, ends) and run.step > max(run.saved, 0):
         _save(run, callbacks)
+
+
+def _next_due(run: Run) -> int:
+    """No evaluation and no checkpoint is due before this step."""
+    left = (len(run.plan.training) - run.batch) // run.config.gradient_accumulation_steps
+    found = [run.step + max(left, 1), run.plan.steps]
+    every = (run.config.evaluate_every, run.config.save_every)
+    return min(found + [run.step - run.step % n + n for n in every if n])
 
 
 def _is_due(run: Run, every: int | None, ends: bool) -> bool:
