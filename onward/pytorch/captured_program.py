@@ -14,6 +14,8 @@ import onnx_ir as ir
 import torch
 
 from onward.gradients.backward import active_values
+from onward.gradients.stop_gradient import STOPPED, restore_operators
+from onward.gradients.table import GRADIENTS
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import save
 from onward.passes.pipelines import PREPARE
@@ -26,7 +28,6 @@ from onward.pytorch.graphs import DRAW, NOISE, JointGraph, build_joint, split_jo
 from onward.pytorch.packed_model import PackedModel
 from onward.pytorch.parameter_segments import choose_segments
 from onward.pytorch.size_guards import SizeGuards
-from onward.pytorch.stopped_gradients import MODULE_GRADIENTS, restore_operators
 
 Tensor = torch.Tensor
 
@@ -198,7 +199,7 @@ class CapturedProgram:
         graph, opsets = model.graph, model.opset_imports
         sources = [value for value in graph.inputs if value.name in self.wrt]
         active = active_values(
-            MODULE_GRADIENTS, lambda domain: opsets.get(domain, 1), graph, sources
+            GRADIENTS | STOPPED, lambda domain: opsets.get(domain, 1), graph, sources
         )
         return frozenset(
             str(v.name) for v in graph.outputs if v in active and v.dtype in FLOATS

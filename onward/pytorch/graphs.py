@@ -13,6 +13,8 @@ import onnx_ir as ir
 
 from onward.gradients.model import extend
 from onward.gradients.split import split
+from onward.gradients.stop_gradient import STOPPED, mark_identities, restore_operators
+from onward.gradients.table import GRADIENTS
 from onward.passes.fed_uniforms import feed_uniforms
 from onward.passes.pipelines import PREPARE
 from onward.passes.random_draws import Draws
@@ -21,11 +23,6 @@ from onward.programs.build import prepare_training_graph
 from onward.programs.program import DRAW
 from onward.programs.recompute import recompute_cheap_values
 from onward.pytorch.sizes import Numbers, byte_counter, fix_sizes
-from onward.pytorch.stopped_gradients import (
-    MODULE_GRADIENTS,
-    restore_operators,
-    write_as_identities,
-)
 
 NOISE = "onward.noise"  # uniform random numbers, for engines that are fed with them
 COTANGENT = "{}.cotangent"
@@ -68,16 +65,16 @@ def build_joint(
     outputs = tuple(str(value.name) for value in copy.graph.outputs)
     draws = prepare_training_graph(copy, ())
     if not wrt or not differentiated:
-        write_as_identities(copy)
+        mark_identities(copy)
         return JointGraph(copy, draws, outputs, {}, {})
     cotangents = {name: COTANGENT.format(name) for name in differentiated}
     gradients = extend(
-        *(copy, cotangents, wrt, MODULE_GRADIENTS),
+        *(copy, cotangents, wrt, GRADIENTS | STOPPED),
         allow_unused=True,
         omit_zeros=True,
         composites=True,
     )
-    write_as_identities(copy)
+    mark_identities(copy)
     return JointGraph(copy, draws, outputs, gradients, cotangents if gradients else {})
 
 

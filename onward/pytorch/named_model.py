@@ -19,6 +19,7 @@ from onnxscript import optimizer as folding
 from torch import nn
 from torch.onnx._internal.exporter import _core
 
+from onward.gradients.stop_gradient import mark_identities, restore_operators
 from onward.graph.graph_ops import extend
 from onward.graph.scopes import walk
 from onward.passes.drop_unused import drop_unused
@@ -60,7 +61,9 @@ def named_model(
     graph_outputs = [*results, *(outputs[output] for output in changes)]
     model.graph.outputs[:] = graph_outputs
     changes = restore_batch_norms(model, found.tensors, changes)
+    restore_operators(model)  # folding would drop marked identities
     folding.fold_constants(model)  # while parameters are inputs: none of them is folded
+    mark_identities(model)
     _bind_tensors(model, found, module)
     state = {}
     for value in model.graph.outputs:

@@ -1,30 +1,24 @@
 """Keep `detach` and `no_grad` in a capture: values through which no gradient flows.
 
-torch's functional traces drop both. Here they become calls of an operator of our own, then, in the
-captured model, Identity nodes with a mark; while gradients are built, nodes without a gradient.
+torch's functional traces drop both. Here they become calls of an operator of our own, which the
+captured model has as gradients/stop_gradient.py says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 import torch
 from onnxscript import values
 from torch import fx
 
-from onward.gradients.rule import GradientTable
-from onward.gradients.table import GRADIENTS
-from onward.passes.rewrite import nodes_of
+from onward.gradients.stop_gradient import DOMAIN, OPERATOR
 
-_DOMAIN, _OPERATOR = "onward.pytorch", "StopGradient"
-_MARK = "onward.stop_gradient"  # of an Identity node, in its metadata
 _TYPES = [f"tensor({name})" for name in ("float", "double", "float16", "bfloat16")]
 _PARAMETER = onnx.defs.OpSchema.FormalParameter
 _SCHEMA = onnx.defs.OpSchema(
-    *(_OPERATOR, _DOMAIN, 1, "x, without a gradient"),
+    *(OPERATOR, DOMAIN, 1, "x, without a gradient"),
     inputs=[_PARAMETER("x", "T")],
     outputs=[_PARAMETER("y", "T")],
     type_constraints=[("T", _TYPES, "")],
@@ -72,33 +66,4 @@ def _mark(graph: fx.Graph, node: fx.Node) -> None:
 
 def stop_gradient(x: Any) -> Any:
     """The ONNX translation: x, through which no gradient flows."""
-    return values.Op(values.Opset(_DOMAIN, 1), _OPERATOR, _SCHEMA)(x)
-
-
-# -- in models ---------------------------------------------------------------------------------
-
-
-def write_as_identities(model: ir.Model) -> None:
-    """Turn the operator into Identity nodes with a mark: a model of standard operators."""
-    for node in _operators(model):
-        node.domain, node.op_type, node.version = "", "Identity", None
-        node.metadata_props[_MARK] = "1"
-    model.opset_imports.pop(_DOMAIN, None)
-
-
-def restore_operators(model: ir.Model) -> ir.Model:
-    """Turn marked Identity nodes into the operator, which has no gradient."""
-    for node in nodes_of(model):
-        if _MARK in node.metadata_props:
-            node.domain, node.op_type = _DOMAIN, _OPERATOR
-            model.opset_imports[_DOMAIN] = 1
-    return model
-
-
-def _operators(model: ir.Model) -> Iterator[ir.Node]:
-    return iter([n for n in nodes_of(model) if (n.domain, n.op_type) == (_DOMAIN, _OPERATOR)])
-
-
-gradient = GradientTable()
-gradient.none("detach and no_grad stop it", _OPERATOR, domain=_DOMAIN)
-MODULE_GRADIENTS = GRADIENTS | gradient
+    return values.Op(values.Opset(DOMAIN, 1), OPERATOR, _SCHEMA)(x)

@@ -15,9 +15,10 @@ import torch
 from torch.export import graph_signature as signatures
 from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
+from onward.gradients.stop_gradient import mark_identities
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
-from onward.pytorch.stopped_gradients import mark_in_trace, write_as_identities
+from onward.pytorch.stopped_gradients import mark_in_trace
 
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
 _OPSET = 23  # the first with Attention
@@ -56,7 +57,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
     for function in model.functions.values():
         function.opset_imports[""] = _OPSET
     _keep_constants(model, signature, constants)
-    write_as_identities(model)
+    mark_identities(model)
     _unify_norm_types(model)
     return model, signature
 
