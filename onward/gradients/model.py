@@ -14,6 +14,7 @@ from onward.gradients.computed_ranks import infer_computed_ranks
 from onward.gradients.formula_shapes import infer_from_formulas
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable
+from onward.gradients.stop_gradient import STOPPED, mark_identities, restore_operators
 from onward.gradients.table import GRADIENTS
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import Source, load
@@ -88,8 +89,11 @@ def extend(
     A value that the outputs do not depend on is an error, or with `allow_unused` has a gradient of
     zeros. So has one that they depend on only through operators without gradients, such as
     comparisons; with `omit_zeros`, neither has a gradient. With `composites`, gradients that an
-    engine may have as one kernel are calls of functions of domain `onward` (functions.py).
+    engine may have as one kernel are calls of functions of domain `onward` (functions.py). Through
+    identities that are marked so, no gradient flows (stop_gradient.py).
     """
+    restore_operators(model)
+    rules = rules | STOPPED
     # calls without a rule, such as gradients themselves, are differentiated through their bodies
     graph = inline_calls(model, lambda call: _has_rule(rules, call)).graph
     lift_weights(model, wrt)
@@ -105,6 +109,7 @@ def extend(
     infer_from_formulas(op, list(nodes))
     seeds = {y: _seed(op, y, cotangent, taken) for y, cotangent in results.items()}
     found = backward(op, list(nodes), seeds, sources)
+    mark_identities(model)
     if model.functions:
         model.opset_imports[DOMAIN] = VERSION
         model.ir_version = max(model.ir_version or 0, FIRST_IR)

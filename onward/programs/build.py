@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onward.errors import OptionError, UnsupportedModel
 from onward.gradients.model import extend as differentiate
 from onward.gradients.model import lift_weights
-from onward.gradients.stop_gradient import STOPPED, mark_identities, restore_operators
+from onward.gradients.stop_gradient import restore_operators
 from onward.gradients.table import GRADIENTS
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import GraphOps, extend
@@ -97,7 +97,7 @@ def build_program(
     assignments = _assigned(base, optimizer, settings)
     names = [name for each in assignments for name in each.names]
     separate_statistics(base.model)
-    train = restore_operators(base.model.clone())
+    train = restore_operators(base.model.clone())  # else passes would drop marked identities
     frozen = batch_norms(train, settings.frozen_batch_norms)
     unbiased = settings.unbiased_variance
     state = train_mode(train, frozen, unbiased=unbiased and not shares_batch_norms)
@@ -350,14 +350,13 @@ def _differentiate(
     unless the user named it.
     """
     cotangent = None if settings.loss_scale is None else SCALE
-    rules = (GRADIENTS if settings.rules is None else settings.rules) | STOPPED
+    rules = GRADIENTS if settings.rules is None else settings.rules
     by_default = settings.trainable is None
     forward = {*model.graph}
     wrt = [*names, *(float8.probes if float8 is not None else ())]
     gradients = differentiate(
         model, {LOSS: cotangent}, wrt, rules, omit_zeros=by_default, composites=True
     )
-    mark_identities(model)
     if float8 is not None:
         probes = {name: gradients.pop(name) for name in float8.probes if name in gradients}
         float8.finish(model, probes)

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from onward.errors import PackageMissing, UnsupportedModel
 from onward.gradients.model import gradient
+from onward.gradients.stop_gradient import mark_identities
 from onward.graph.files import save
+from onward.lazy import LazyModule
+
+# They import onnxscript, which may be missing
+_aten = LazyModule("onward.pytorch.aten_translations")
+_stopped = LazyModule("onward.pytorch.stopped_gradients")
+_EMBEDDING = torch.ops.aten.embedding.default
 
 _BATCH_NORMS = [  # which torch's exporter writes as in inference
     torch.ops.aten.native_batch_norm,
@@ -98,6 +105,7 @@ def _export(
             )
             table: Any = torch.export.default_decompositions()
             table.update(torch._decomp.get_decompositions(_BATCH_NORMS))
+            _stopped.mark_in_trace(program.graph_module)
             exported = torch.onnx.export(
                 program.run_decompositions(table),
                 dynamo=True,
@@ -105,6 +113,10 @@ def _export(
                 verbose=False,
                 input_names=["input", "labels", *wrapped.names],
                 output_names=["output", "loss"],
+                custom_translation_table={
+                    _stopped.STOP_GRADIENT: _stopped.stop_gradient,
+                    _EMBEDDING: _aten.TRANSLATIONS[_EMBEDDING],
+                },
             )
         except Exception as error:  # torch raises many kinds
             raise UnsupportedModel(
@@ -113,6 +125,7 @@ def _export(
             ) from error
     assert exported is not None
     found: ir.Model = exported.model
+    mark_identities(found)
     return found
 
 

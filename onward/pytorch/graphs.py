@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onward.gradients.model import extend
 from onward.gradients.split import split
-from onward.gradients.stop_gradient import STOPPED, mark_identities, restore_operators
+from onward.gradients.stop_gradient import mark_identities, restore_operators
 from onward.gradients.table import GRADIENTS
 from onward.passes.fed_uniforms import feed_uniforms
 from onward.passes.pipelines import PREPARE
@@ -69,12 +69,11 @@ def build_joint(
         return JointGraph(copy, draws, outputs, {}, {})
     cotangents = {name: COTANGENT.format(name) for name in differentiated}
     gradients = extend(
-        *(copy, cotangents, wrt, GRADIENTS | STOPPED),
+        *(copy, cotangents, wrt, GRADIENTS),
         allow_unused=True,
         omit_zeros=True,
         composites=True,
     )
-    mark_identities(copy)
     return JointGraph(copy, draws, outputs, gradients, cotangents if gradients else {})
 
 
