@@ -37,7 +37,7 @@ def continue_sharded(rank: int, folder: str) -> Any:
         session.restore(found.tensors, found.properties)
         resumed = copied(session)
         session.step(part(batches(1, 12, seed=1)[0], rank, (8, 4)))
-        assert states.try_save(session, 2, 0.5) is not None
+        assert states.begin_save(session, 2, 0.5).wait() is not None
         best = states.best()
         assert (best is None) == bool(rank)
         return resumed, copied(session)
@@ -71,13 +71,13 @@ def test_one_process_and_zero_3_continue_each_other(tmp_path: Path) -> None:
 def test_an_older_group_cannot_save(tmp_path: Path) -> None:
     with open_session({}) as session:
         old = ShardedStates(tmp_path, OneProcess(), keep=3, better="lower")
-        assert old.try_save(session, 1, None) is not None
+        assert old.begin_save(session, 1, None).wait() is not None
         new = ShardedStates(tmp_path, OneProcess(), keep=3, better="lower")
         found = new.latest()
         assert found is not None and found.step == 1
         with pytest.raises(RunFenced, match="owns the run now, with token 2"):
-            old.try_save(session, 2, None)
-        assert new.try_save(session, 2, None) is not None
+            old.begin_save(session, 2, None).wait()
+        assert new.begin_save(session, 2, None).wait() is not None
 
 
 def test_stored_tensors_are_read_when_asked_for(tmp_path: Path) -> None:
