@@ -17,9 +17,8 @@ from onward.passes.rewrite import nodes_of
 DOMAIN, OPERATOR = "onward.gradients", "StopGradient"
 _MARK = "onward.stop_gradient"  # of an Identity node, in its metadata
 
-gradient = GradientTable()
-gradient.none("detach and no_grad stop it", OPERATOR, domain=DOMAIN)
-STOPPED = gradient
+STOPPED = GradientTable()
+STOPPED.none("detach and no_grad stop it", OPERATOR, domain=DOMAIN)
 
 
 def mark_identities(model: ir.Model) -> None:

@@ -22,10 +22,10 @@ from onward.runner.team import run_and_ask
 def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     """Train until the last step, or until something stops the run; then save and export."""
     accumulate = run.config.gradient_accumulation_steps
-    on_step = [callback.on_step for callback in callbacks if _has_on_step(callback)]
     started = run.clock() - run.seconds
     for callback in callbacks:
         callback.on_start(run)
+    on_step = [callback.on_step for callback in callbacks if _has_on_step(callback)]
     run.agree()
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
     due = _next_due(run)

@@ -1,7 +1,7 @@
 """Find the small products at the end of a model: mixed precision leaves them in float32.
 
-Nothing averages the rounding of scores out: in 16 bits it is most of a loss's error, and a product
-of few multiply-adds costs nothing in float32. A language model's head is not small.
+Nothing averages the rounding of scores out, and a product of few multiply-adds costs little in
+float32. A language model's head is not small.
 """
 
 from __future__ import annotations

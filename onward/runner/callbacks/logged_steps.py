@@ -17,13 +17,12 @@ class LoggedSteps(Callback):
     """Measures the speed of every step, and calls `log_step` where numbers are to be written."""
 
     _speed: Throughput | None = None
-    _memory = MemoryReader()
+    _memory = MemoryReader()  # of the process: one for all
     _every, _batches = 1, 1  # steps between two lines, batches of a step
 
     def on_start(self, run: Run) -> None:
         self._speed = Throughput(run.clock)
         self._speed.start(run.plan.training.waited)
-        self._memory = MemoryReader()
         self._every = run.config.log_every or usual_interval(run.plan.steps)
         self._batches = run.config.gradient_accumulation_steps
 

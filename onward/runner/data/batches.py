@@ -31,7 +31,7 @@ Feeds = Mapping[str, Array]
 Transform = Callable[[dict[str, Array], int, Array], dict[str, Array]]  # feeds, epoch, positions
 
 
-@dataclass(slots=True)  # not frozen: one is made for each step, and that takes three times as long
+@dataclass(slots=True)  # one is made for each step: frozen ones take longer to make
 class DataBatch:
     """The columns of some rows, by name, and the positions of these rows in the dataset."""
 
@@ -193,7 +193,7 @@ class Batches:
             made = self._make(joined, epoch).feeds
         except Exception:  # so that the error comes in the turn of its batch
             return one_by_one
-        # all at once: one by one, between steps, each takes several times as long
+        # all at once: it takes longer one by one, between steps
         return iter([*map(DataBatch, _split(made, parts), parts, map(self._count_rows, chosen))])
 
     def _make_part(self, rows: Array, batch: int, epoch: int) -> DataBatch:
@@ -240,7 +240,7 @@ class Batches:
 def _split(feeds: Feeds, parts: Sequence[Array]) -> Iterator[Feeds]:
     """The feeds of each part of the rows."""
     size, names = len(parts[0]), tuple(feeds)
-    if len(parts[-1]) == size and all(len(part) == size for part in parts):  # views, made in C
+    if all(len(part) == size for part in parts):  # views, made in C
         shaped = [feed.reshape(len(parts), size, *feed.shape[1:]) for feed in feeds.values()]
         return (dict(zip(names, each)) for each in zip(*shaped))
     ends = np.cumsum([len(part) for part in parts]).tolist()

@@ -1,7 +1,7 @@
 """PackedResults: results of a recorded graph, of which the small ones are copied as one.
 
-A copy costs the host as much for a loss as for a large tensor: a step that returns its loss and a
-flag would spend more time on copies than on launching its graph.
+A copy costs the host as much for a loss as for a large tensor: for a small step that returns its
+loss and a flag, about as much as launching its graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PendingFlags: flags on a GPU, which are read together.
 
-Reading one waits for the GPU and copies a byte: as long as a small training step takes.
+Reading one copies a byte, which takes the host about as long for one as for many.
 """
 
 from __future__ import annotations
