@@ -101,9 +101,21 @@ class _Recomputable:
 
 
 def _is_cheap(node: ir.Node, operators: Collection[str]) -> bool:
-    if bodies(node):
+    if bodies(node) or _narrows_input(node):
         return False
     return node.domain in ("", COMPOSITES) and node.op_type in operators
+
+
+def _narrows_input(node: ir.Node) -> bool:
+    """Whether a node casts an input to fewer bits, as mixed precision casts each weight.
+
+    To cast it again would be a kernel of its own for each weight, that reads twice as many bytes.
+    """
+    value = node.inputs[0] if node.op_type == "Cast" else None
+    if value is None or not value.is_graph_input():
+        return False
+    before, after = value.dtype, node.outputs[0].dtype
+    return before is not None and after is not None and after.bitwidth < before.bitwidth
 
 
 def _cheapest_cut(

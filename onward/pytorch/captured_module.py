@@ -33,7 +33,8 @@ from onward.pytorch.rewrites import rewrite_capture
 
 Tensor = torch.Tensor
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
-_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+_PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
+_kind = attrgetter("dtype", "device", "requires_grad")
 
 
 class CapturedModule:
@@ -262,7 +263,7 @@ def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _are_plain(tensors: Iterable[Tensor]) -> bool:
     """Whether all are tensors with memory of their own: no DTensors, no fake tensors."""
-    return all(type(tensor) in _PLAIN for tensor in tensors)
+    return _PLAIN.issuperset(map(type, tensors))
 
 
 def _are_sharded(tensors: Iterable[Tensor]) -> bool:
@@ -272,7 +273,7 @@ def _are_sharded(tensors: Iterable[Tensor]) -> bool:
 
 def _trace_state(held: Sequence[Tensor], call: Sequence[Tensor]) -> tuple[Any, ...]:
     """What a trace depends on, in addition to the structure of the arguments, modes and sizes."""
-    kinds = tuple([(tensor.dtype, tensor.device, tensor.requires_grad) for tensor in held])
+    kinds = tuple(map(_kind, held))
     ranks = tuple([tensor.ndim for tensor in call])
     device = held[0].device.type if held else "cpu"
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)

@@ -243,7 +243,7 @@ class CapturedProgram:
             )
             for graph, group in zip(pair.backward, groups)
         )
-        forward = engine.open(pair.forward)
+        forward = engine.open(pair.forward, is_forward=True)
         # kept for inspection: the last compiled graphs before and after lowering, and the times
         self._joint = (
             replace(joint, model=ir.Model(ir.Graph((), (), nodes=()), ir_version=10), draws=None),

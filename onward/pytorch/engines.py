@@ -2,6 +2,7 @@
 
 engine.lower(model)     rewrite a joint graph, in place, into the engine's fastest forms
 engine.open(model)      -> a function: tensors in the order of its inputs -> its outputs
+                           (is_forward: the model is the forward graph of a pair)
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Engine(Protocol):
 
     def lower(self, model: ir.Model) -> ir.Model: ...
 
-    def open(self, model: ir.Model) -> Run: ...
+    def open(self, model: ir.Model, *, is_forward: bool = False) -> Run: ...
 
 
 class OnnxRuntimeEngine:
@@ -75,7 +76,7 @@ class OnnxRuntimeEngine:
     def lower(self, model: ir.Model) -> ir.Model:
         return lower_gradient_graph(model, self._processor)
 
-    def open(self, model: ir.Model) -> Run:
+    def open(self, model: ir.Model, *, is_forward: bool = False) -> Run:
         options = stop_spinning_after_runs(
             SessionOptions(
                 log_severity_level=4,
@@ -123,9 +124,11 @@ class TorchEngine:
         fuse_attention(lowered, self._provider.device)
         return lowered
 
-    def open(self, model: ir.Model) -> Run:
+    def open(self, model: ir.Model, *, is_forward: bool = False) -> Run:
         module = self._provider.lower(model.clone())
-        compiler = self._provider.compiler
+        # A forward graph begins with a cast of each weight: joined, they start as one kernel. The
+        # casts of gradients would have to wait for each other, and memory with them.
+        compiler = self._provider.step_compiler if is_forward else self._provider.compiler
         call: Callable[..., Any] = module.forward if compiler is None else compiler(module.forward)
 
         device = self._provider.device.type

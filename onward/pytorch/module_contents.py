@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, getitem, itemgetter
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,44 +27,53 @@ class _Tensors(dict[str, Tensor]):
 class ModuleContents:
     """Reads a module's parameters and buffers by name, faster than `named_parameters`.
 
-    Tensors are read again in each call: optimizers, `.to()` and FSDP replace them.
+    Tensors are read again in each call: optimizers, `.to()` and FSDP replace them. All reads go
+    through `map`, since a loop over a thousand small things costs as much as a small layer.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._modules: list[nn.Module] = list(module.modules())
-        self._held = [  # checked in every call
-            (each._parameters, len(each._parameters), each._buffers, len(each._buffers))
-            for each in self._modules
+        self._module = module
+        modules = list(module.modules())
+        self._attributes = [each.__dict__ for each in modules]
+        self._children = [each._modules for each in modules]
+        self._held: list[dict[str, Any]] = [
+            held for each in modules for held in (each._parameters, each._buffers)
         ]
-        self._children = [(each._modules, tuple(each._modules.values())) for each in self._modules]
-        self._places: dict[str, tuple[dict[str, Tensor | None], str]] = {}
+        self._held += self._children
+        self._sizes, self._submodules = list(map(len, self._held)), self._list_submodules()
+        self._names: list[str] = []
+        self._places: list[dict[str, Any]] = []
+        self._keys: list[str] = []
         named = list(module.named_modules(remove_duplicate=False))
         for kind in ("_parameters", "_buffers"):
             for path, each in named:
                 held = getattr(each, kind)
                 for name, tensor in held.items():
                     if tensor is not None:
-                        self._places[f"{path}.{name}" if path else name] = held, name
+                        self._names.append(f"{path}.{name}" if path else name)
+                        self._places.append(held)
+                        self._keys.append(name)
+
+    def _list_submodules(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._children)))
 
     def is_current(self) -> bool:
         """Whether no submodule, parameter or buffer was added, removed or exchanged."""
-        for parameters, count, buffers, kept in self._held:
-            if len(parameters) != count or len(buffers) != kept:
-                return False
-        return all(tuple(held.values()) == children for held, children in self._children)
+        return (
+            list(map(len, self._held)) == self._sizes
+            and self._list_submodules() == self._submodules
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters, then the buffers, by name; a tied one once for each name."""
-        found = _Tensors(self._modules[0])
-        for name, (held, key) in self._places.items():
-            found[name] = held[key]  # type: ignore[assignment]
+        found = _Tensors(self._module)
+        found.update(zip(self._names, map(getitem, self._places, self._keys)))
         return found
 
     def modes(self) -> tuple[object, ...]:
         """Whether each submodule is in training mode, and how many hooks it has."""
-        return tuple(
-            [
-                (each.training, len(each._forward_hooks), len(each._forward_pre_hooks))
-                for each in self._modules
-            ]
+        return (
+            *map(itemgetter("training"), self._attributes),
+            *map(len, map(itemgetter("_forward_hooks"), self._attributes)),
+            *map(len, map(itemgetter("_forward_pre_hooks"), self._attributes)),
         )

@@ -78,3 +78,20 @@ def test_sums_of_separate_branches_are_saved() -> None:
     _, backward = pieces(model, ["loss"], list(gradients.values()))
     operators = [node.op_type for node in backward.graph if "again" in (node.name or "")]
     assert "Add" not in operators
+
+
+def test_casts_of_weights_to_fewer_bits_are_saved() -> None:
+    """Mixed precision: the backward would cast every weight a second time."""
+    op = onward.OpBuilder()
+    x = op.input("x", "float16", (4, 8))
+    for name in ("a", "b"):
+        x = op.Tanh(
+            op.MatMul(x, op.Cast(op.input(name, "float32", (8, 8)), to=int(ir.DataType.FLOAT16)))
+        )
+    loss = op.ReduceSum(op.Cast(x, to=int(ir.DataType.FLOAT)), keepdims=0)
+    model = PREPARE(op.model(loss=loss))
+    gradients = extend(model, {"loss": None}, ["a", "b"], GRADIENTS)
+    recompute_cheap_values(model, ["loss"], bytes_of)
+    _, backward = pieces(model, ["loss"], list(gradients.values()))
+    assert "a" not in {value.name for value in backward.graph.inputs}
+    assert "b" not in {value.name for value in backward.graph.inputs}  # its cast is

@@ -19,7 +19,6 @@ from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.fused_attention import fuse_attention, has_fused_attention
 from onward.providers.torch.fused_cross_entropy import fuse_cross_entropy
 from onward.providers.torch.fused_linear import fuse_linear
-from onward.providers.torch.fused_norm_gradient import fuse_norm_gradients
 from onward.providers.torch.lower import Lowered, lower
 from onward.providers.torch.table import HOST, KERNELS
 from onward.providers.torch.tensors import to_normal_tensor, to_numpy, to_torch
@@ -148,8 +147,6 @@ class TorchProvider:
             fuse_cross_entropy(model)
         if self._device.type == "cuda":
             fuse_linear(model)
-            if self.step_compiler is not None:
-                fuse_norm_gradients(model)
         return lower(model.graph, KERNELS, HOST, self._device, notes)
 
 

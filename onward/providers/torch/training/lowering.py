@@ -19,6 +19,7 @@ from onward.passes.composites import inline_calls
 from onward.passes.memory_functions import runs_in_order
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
+from onward.providers.torch.fused_norm_gradient import fuse_norm_gradients
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.training.compiled_order import write_barriers
@@ -47,7 +48,12 @@ class TorchGraph:
     @cached_property
     def module(self) -> Lowered:
         """The graph as a torch module: its inputs in order, its outputs in order."""
-        return self._provider.lower(self.model.clone())  # lowering changes the model
+        model, provider = self.model.clone(), self._provider  # lowering changes the model
+        # one custom operator costs a host more than what Inductor makes of the composite, but the
+        # host of a recorded step has nothing to do
+        if provider.device.type == "cuda" and provider.step_compiler is not None:
+            fuse_norm_gradients(model)
+        return provider.lower(model)
 
     @cached_property
     def views(self) -> set[str]:
