@@ -21,7 +21,13 @@ from onward.runner.run import Run
 
 
 class Callback:
-    """What happens at moments of a run; each method does nothing unless it is overridden."""
+    """What happens at moments of a run; each method does nothing unless it is overridden.
+
+    `on_step` is called at every update, or only at multiples of `steps_between`, which `on_start`
+    may set.
+    """
+
+    steps_between: int = 1
 
     def on_start(self, run: Run) -> None:
         """Before the first step, and again when a run is resumed."""

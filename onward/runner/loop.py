@@ -25,7 +25,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     started = run.clock() - run.seconds
     for callback in callbacks:
         callback.on_start(run)
-    on_step = [callback.on_step for callback in callbacks if _has_on_step(callback)]
+    on_step = [(each.steps_between, each.on_step) for each in callbacks if _has_on_step(each)]
     run.agree()
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
     due = _next_due(run)
@@ -33,6 +33,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
         for batch in _batches(run):
             rate = run.session.expected_learning_rate
             results = run.session.step(batch.feeds)
+            run.rows += batch.whole
             run.batch += 1
             run.micro += 1
             if run.micro < accumulate:
@@ -41,8 +42,9 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             run.step += 1
             run.seconds = run.clock() - started
             record = StepRecord(run.step, run.epoch, batch, results, rate)
-            for call in on_step:
-                call(run, record)
+            for steps_between, call in on_step:
+                if run.step % steps_between == 0:
+                    call(run, record)
             if run.step >= due or run.saving is not None:
                 _finish_step(run, callbacks)
                 due = _next_due(run)

@@ -41,6 +41,7 @@ class Run:
     checkpoints: StoredStates
     team: Team = ALONE
     step: int = 0  # updates, those that were skipped included
+    rows: int = 0  # of all batches since this process began, in all processes
     epoch: int = 0
     batch: int = 0  # in the epoch
     micro: int = 0  # batches since the last update

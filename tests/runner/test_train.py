@@ -68,6 +68,24 @@ class StopAt(Callback):
             raise DataError("row 7 is broken")
 
 
+class CountRows(Callback):
+    """Notes the rows that were trained on, at some steps."""
+
+    steps_between = 4
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int]] = []
+
+    def on_step(self, run: Any, step: Any) -> None:
+        self.found.append((step.number, run.rows))
+
+
+def test_a_callback_may_leave_out_steps(table: Path) -> None:
+    callback = CountRows()
+    train(epochs=1, callbacks=[callback], batch_size=8, gradient_accumulation_steps=2)
+    assert callback.found == [(4, 4 * 16), (8, 8 * 16)]
+
+
 def test_a_run_leaves_a_model_and_everything_about_it(table: Path) -> None:
     run = train(epochs=10)
     assert run.folder.path == Path("runs/m-1")

@@ -11,26 +11,26 @@ from onward.runner.run import Run
 
 _LINES = 200  # of a run
 _LONGEST = 50  # steps without a line
+_WINDOW = 50  # steps whose speed is averaged, where there are as many between two lines or fewer
 
 
 class LoggedSteps(Callback):
-    """Measures the speed of every step, and calls `log_step` where numbers are to be written."""
+    """Measures the speed, and calls `log_step` where numbers are to be written."""
 
     _speed: Throughput | None = None
     _memory = MemoryReader()  # of the process: one for all
-    _every, _batches = 1, 1  # steps between two lines, batches of a step
+    _rows = 0  # that were counted
 
     def on_start(self, run: Run) -> None:
-        self._speed = Throughput(run.clock)
+        self.steps_between = run.config.log_every or usual_interval(run.plan.steps)
+        self._speed = Throughput(run.clock, max(_WINDOW // self.steps_between, 1))
         self._speed.start(run.plan.training.waited)
-        self._every = run.config.log_every or usual_interval(run.plan.steps)
-        self._batches = run.config.gradient_accumulation_steps
+        self._rows = run.rows
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         assert self._speed is not None
-        self._speed.add(step.batch.whole * self._batches, run.plan.training.waited)
-        if step.number % self._every:
-            return
+        self._speed.add(run.rows - self._rows, run.plan.training.waited)
+        self._rows = run.rows
         numbers = {
             "loss": step.loss,
             "learning_rate": step.learning_rate,

@@ -23,14 +23,13 @@ class TeamSpeed(Callback):
         self._began = 0.0
 
     def on_start(self, run: Run) -> None:
-        self._rows = self._steps = self._sent = 0
-        self._began = run.clock()
+        self._steps = self._sent = 0
+        self._rows, self._began = run.rows, run.clock()
         self._count_bytes(run)
         run.folder.write_record(**{KEY: {"count": run.team.size, "backend": run.team.backend}})
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         self._steps += 1
-        self._rows += step.batch.whole * run.config.gradient_accumulation_steps
         self._count_bytes(run)
 
     def on_end(self, run: Run) -> None:
@@ -39,7 +38,7 @@ class TeamSpeed(Callback):
             "count": run.team.size,
             "backend": run.team.backend,
             "bytes_sent_per_step": self._sent // max(self._steps, 1),
-            "rows_per_second": round(self._rows / seconds, 3) if seconds > 0 else None,
+            "rows_per_second": round((run.rows - self._rows) / seconds, 3) if seconds > 0 else None,
         }
         run.folder.write_record(**{KEY: found})
 

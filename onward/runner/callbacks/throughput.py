@@ -78,7 +78,7 @@ class Throughput:
 class MemoryReader:
     """Bytes of this process that are in memory; asking the system takes a tenth of a short step."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, age: float = 0.2) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, age: float = 1.0) -> None:
         """What was read less than `age` seconds ago is not read again."""
         self._clock, self._age = clock, age
         self._read: tuple[float, float] | None = None  # when, and how many

@@ -181,11 +181,12 @@ class Batches:
         """Batches that are made at once."""
         if len(chosen) == 1:
             return iter([self._make_part(rows, chosen[0], epoch)])
-        parts = [self._rows_of(rows, batch) for batch in chosen]
         one_by_one = (self._make_part(rows, batch, epoch) for batch in chosen)
         if self._part.size == 1 and isinstance(chosen, range) and chosen.step == 1:
             joined = rows[chosen[0] * self.size : (chosen[-1] + 1) * self.size]
+            parts = [joined[at : at + self.size] for at in range(0, len(joined), self.size)]
         else:
+            parts = [self._rows_of(rows, batch) for batch in chosen]
             joined = np.concatenate(parts)
         if not len(joined):
             return one_by_one

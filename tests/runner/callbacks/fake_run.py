@@ -65,6 +65,7 @@ def fake_run(folder: Path, *, steps: int = 20, session: Any = None, **settings: 
         session=session or SimpleNamespace(gradient_norm=0.5, parameters={}),
         folder=RunFolder(folder),
         step=0,
+        rows=0,
         stopped="",
         best=None,
         clock=Clock(),
@@ -82,8 +83,10 @@ def make_step(run: Any, *callbacks: Callback) -> None:
     if isinstance(run.session, TrainingSession):
         results = run.session.step(batch.feeds)
     record = StepRecord(run.step, 0, batch, results, 0.1)
+    run.rows += len(batch) * run.config.gradient_accumulation_steps
     for callback in callbacks:
-        callback.on_step(run, record)
+        if run.step % callback.steps_between == 0:
+            callback.on_step(run, record)
 
 
 def evaluate(run: Any, *callbacks: Callback, **numbers: float) -> None:

@@ -60,7 +60,7 @@ def test_evaluations_slow_nothing_but_the_time_left() -> None:
 
 
 def test_memory_is_read_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = MemoryReader(clock=iter([0.0, 0.1, 0.3]).__next__)
+    reader = MemoryReader(clock=iter([0.0, 0.5, 1.5]).__next__)
     monkeypatch.setattr(throughput.resident_memory, "MEASURABLE", False)
     assert math.isnan(reader.now())
     sizes = iter([4096, 8192])
