@@ -72,9 +72,22 @@ def _held_bytes(function: Callable[[], Any], reserved: int) -> int:
 
 
 def _capture(function: Callable[[], Any], handle: Any, reserved: int = 0) -> Recorded:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=handle, capture_error_mode="thread_local"):
-        if reserved:
-            torch.empty(reserved, dtype=torch.uint8, device="cuda")
-        results = function()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, pool=handle, capture_error_mode="thread_local"):
+            if reserved:
+                torch.empty(reserved, dtype=torch.uint8, device="cuda")
+            results = function()
+    except BaseException:
+        _leave_capture(stream)
+        raise
     return graph, results
+
+
+def _leave_capture(stream: torch.cuda.Stream) -> None:
+    """After a failure, torch stays on its side stream, and its random numbers in the recording."""
+    torch.cuda.set_stream(stream)
+    generator = torch.cuda.default_generators[stream.device.index]
+    fresh = torch.Generator(stream.device).manual_seed(generator.initial_seed())
+    fresh.set_offset(generator.get_offset())
+    generator.graphsafe_set_state(fresh)

@@ -120,8 +120,12 @@ def test_a_function_that_waits_for_the_device_runs_unrecorded(
 ) -> None:
     calls = CapturedCalls(lambda x: (x * float(x.sum()),), GraphPool(torch.device("cuda")))
     x = torch.ones(2, device="cuda")
+    stream = torch.cuda.current_stream()
     assert [calls(x)[0].tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
     assert "cannot be recorded as a CUDA graph" in caplog.text
+    assert torch.cuda.current_stream() == stream
+    numbers = [torch.rand(2, device="cuda").tolist() for _ in range(2)]
+    assert numbers[0] != numbers[1]  # random numbers are drawn, and go on
 
 
 @pytest.mark.parametrize("capture", [True, False])
