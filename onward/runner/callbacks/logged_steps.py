@@ -19,18 +19,18 @@ class LoggedSteps(Callback):
 
     _speed: Throughput | None = None
     _memory = MemoryReader()  # of the process: one for all
-    _rows = 0  # that were counted
+    _counted = 0  # rows of the run whose speed was measured
 
     def on_start(self, run: Run) -> None:
         self.steps_between = run.config.log_every or usual_interval(run.plan.steps)
         self._speed = Throughput(run.clock, max(_WINDOW // self.steps_between, 1))
         self._speed.start(run.plan.training.waited)
-        self._rows = run.rows
+        self._counted = run.rows
 
     def on_step(self, run: Run, step: StepRecord) -> None:
         assert self._speed is not None
-        self._speed.add(run.rows - self._rows, run.plan.training.waited)
-        self._rows = run.rows
+        self._speed.add(run.rows - self._counted, run.plan.training.waited)
+        self._counted = run.rows
         numbers = {
             "loss": step.loss,
             "learning_rate": step.learning_rate,

@@ -57,6 +57,15 @@ def test_columns_as_points(tmp_path: Path) -> None:
     assert "step" not in found
 
 
+def test_a_checkpoint_keeps_how_many_lines_were_written(tmp_path: Path) -> None:
+    run, callback = fake_run(tmp_path), MetricsCsv()
+    callback.on_start(run)
+    for _ in range(5):
+        train(run, callback, 2)
+        lines = run.folder.metrics.read_text().splitlines()[1:]
+        assert callback.state() == {"rows": len(lines)}
+
+
 def test_accumulated_batches_count_as_samples(tmp_path: Path) -> None:
     rates = []
     for count in (1, 3):
