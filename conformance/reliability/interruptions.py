@@ -141,8 +141,10 @@ def _resume(run: RunFolder) -> list[str]:
 def _start(folder: Path, arguments: Sequence[str]) -> int:
     """The command in a new process: its number."""
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the child until the command runs
     process = os.fork()
     if process:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         return process
     code = 1
     try:  # the child never returns into the code of its parent
@@ -158,6 +160,7 @@ def _start(folder: Path, arguments: Sequence[str]) -> int:
 def _call(arguments: Sequence[str]) -> int:
     sys.argv = ["onward", *arguments]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         code = app(list(arguments), prog_name="onward", standalone_mode=False)
     except KeyboardInterrupt:
         return INTERRUPTED
