@@ -105,12 +105,7 @@ def _copy_shape(gradient: ir.Value, x: ir.Value) -> None:
 def _apply(op: GradientOps, node: ir.Node, dys: list[ir.Value | None]) -> Gradients:
     rule = op.rules.find(node.domain, node.op_type, op.opset(node.domain))
     if rule is None:
-        domain = node.domain or "ai.onnx"
-        raise MissingGradient(
-            f"no gradient rule for {domain}::{node.op_type} (node {node.name!r})\n"
-            f'add one with @gradient("{node.op_type}") and pass rules=GRADIENTS | mine, '
-            "or leave its inputs out of wrt"
-        )
+        raise _no_rule(node)
     if not getattr(rule, "takes_none", False):
         pairs = zip(dys, node.outputs)
         dys = [op.zeros_like(y) if dy is None and y.name else dy for dy, y in pairs]
@@ -119,10 +114,37 @@ def _apply(op: GradientOps, node: ir.Node, dys: list[ir.Value | None]) -> Gradie
     except MissingGradient:
         raise  # it names a node in a subgraph
     except (ValueError, KeyError, AssertionError) as error:
+        unknown = _unknown_operator(op, node)
+        if unknown is not None:
+            raise _no_rule(unknown) from error
         raise MissingGradient(
             f"{node.op_type} (node {node.name!r}) cannot be differentiated here: {error}"
         ) from error
     return found
+
+
+def _no_rule(node: ir.Node) -> MissingGradient:
+    domain = node.domain or "ai.onnx"
+    return MissingGradient(
+        f"no gradient rule for {domain}::{node.op_type} (node {node.name!r})\n"
+        f'add one with @gradient("{node.op_type}") and pass rules=GRADIENTS | mine, '
+        "or leave its inputs out of wrt"
+    )
+
+
+def _unknown_operator(op: GradientOps, node: ir.Node) -> ir.Node | None:
+    """A node before this one that has no rule, and after which no rank is known."""
+    todo, seen = [node], {node}
+    while todo:
+        for value in todo.pop().inputs:
+            maker = None if value is None or value.shape is not None else value.producer()
+            if maker is None or maker in seen:
+                continue
+            if op.rules.find(maker.domain, maker.op_type, op.opset(maker.domain)) is None:
+                return maker
+            seen.add(maker)
+            todo.append(maker)
+    return None
 
 
 def _pairs(node: ir.Node, found: Gradients) -> Iterator[tuple[ir.Value, ir.Value]]:

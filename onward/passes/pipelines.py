@@ -16,6 +16,7 @@ from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.infer import infer_missing, infer_shapes
 from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.drop_unused import drop_unused
+from onward.passes.exporters.tensorflow_operators import replace_tensorflow_operators
 from onward.passes.fold import fold_constants
 from onward.passes.fuse import activation, attention, convolution, gemm, norm, rotary
 from onward.passes.loop_bodies import hoist_loop_invariants, separate_subgraph_outputs
@@ -80,6 +81,7 @@ PREPARE = PassSequence(
         name_values,
         lift_constants,
         upgrade_opset,
+        replace_tensorflow_operators,
         separate_subgraph_outputs,
         hoist_loop_invariants,
         fill_default_attributes,

@@ -1,1 +1,1 @@
-"""Undo what exporters did to a model's parameters."""
+"""Undo what exporters did to a model: to its parameters, and operators of no standard."""
