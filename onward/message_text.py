@@ -1,4 +1,4 @@
-"""Write names and sizes into messages: a list of names, a suggestion, a shape."""
+"""Write names, sizes and errors into messages: a list of names, a suggestion, a shape."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str = "there are")
     if alike:
         return f"did you mean {' or '.join(map(repr, alike))}?"
     return f"{otherwise} {list_names(names)}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; its type where it has none.
+
+    >>> first_line(ValueError("too large\\nuse less")), first_line(KeyboardInterrupt())
+    ('too large', 'KeyboardInterrupt')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def format_sizes(shape: Iterable[int | str | None]) -> str:

@@ -32,6 +32,7 @@ from onward.checkpoints.retention import Retention
 from onward.checkpoints.tensor_files import Array, Checkpoint, StrPath, read, save_error, write
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 from onward.graph.paths import to_path
+from onward.message_text import first_line
 
 log = logging.getLogger("onward")
 
@@ -204,7 +205,7 @@ class Checkpoints:
                 found = self._read(entry)
                 break
             except CheckpointError as error:
-                problems.append(str(error).splitlines()[0])
+                problems.append(first_line(error))
         if problems and self._catalog_or_empty() != catalog:
             return self._first_good(order)
         if problems and found is None:

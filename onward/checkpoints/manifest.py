@@ -21,6 +21,7 @@ from onward.checkpoints.digested_json import (
 from onward.checkpoints.disk import Disk
 from onward.checkpoints.tensor_files import atomic_write, read_header
 from onward.errors import CheckpointError
+from onward.message_text import first_line
 
 log = logging.getLogger("onward")
 
@@ -113,7 +114,7 @@ def read_catalog(folder: Path, disk: Disk) -> Catalog:
                 ManifestEntry(step, seen.serial, seen.sha256, finite_or_none(seen.metric))
             )
         except CheckpointError as error:
-            unread[files[step]] = str(error).splitlines()[0]
+            unread[files[step]] = first_line(error)
     return Catalog(sorted(entries, key=lambda entry: entry.serial), missing, unread)
 
 

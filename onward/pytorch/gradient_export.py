@@ -17,6 +17,7 @@ from onward.gradients.model import gradient
 from onward.gradients.stop_gradient import mark_identities
 from onward.graph.files import save
 from onward.lazy import LazyModule
+from onward.message_text import first_line
 
 # They import onnxscript, which may be missing
 _aten = LazyModule("onward.pytorch.aten_translations")
@@ -120,15 +121,10 @@ def _export(
             )
         except Exception as error:  # torch raises many kinds
             raise UnsupportedModel(
-                f"{type(model).__name__} cannot be exported by torch: {_first_line(error)}\n"
+                f"{type(model).__name__} cannot be exported by torch: {first_line(error)}\n"
                 "torch.export.export(model, (example_input,), strict=False) shows where"
             ) from error
     assert exported is not None
     found: ir.Model = exported.model
     mark_identities(found)
     return found
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0].strip() if lines else type(error).__name__

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from onward.errors import FileMissing, ModelError, OptionError, PackageMissing
+from onward.message_text import first_line
 
 
 def load_folder(folder: Path) -> nn.Module:
@@ -32,7 +33,7 @@ def load_folder(folder: Path) -> nn.Module:
             folder, config=config, local_files_only=True, use_safetensors=True
         )
     except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
+        first = first_line(error)
         raise ModelError(f"{folder} cannot be loaded by transformers: {first}") from error
     return found
 

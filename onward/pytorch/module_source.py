@@ -18,7 +18,7 @@ from torch import nn
 from onward.checkpoints import tensor_files
 from onward.errors import FileMissing, OptionError, UnsafeModel, WeightsError
 from onward.graph.paths import check_exists, suggest_path
-from onward.message_text import list_names, suggest_names
+from onward.message_text import first_line, list_names, suggest_names
 from onward.pytorch.huggingface_folder import load_folder
 
 _HELD_IN = ("state_dict", "model_state_dict", "model")  # keys of checkpoints with more than weights
@@ -155,7 +155,7 @@ def _read_pickle(path: Path) -> dict[str, torch.Tensor]:
             "save only the weights: torch.save(module.state_dict(), path)"
         ) from error
     except (RuntimeError, EOFError, ValueError) as error:
-        raise WeightsError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        raise WeightsError(f"{path} cannot be read: {first_line(error)}") from error
     for key in _HELD_IN:
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]

@@ -30,6 +30,7 @@ from onward.checkpoints.sharded.shard_manifest import (
 )
 from onward.checkpoints.tensor_files import atomic_write
 from onward.errors import CheckpointCorrupt, CheckpointError
+from onward.message_text import first_line
 
 log = logging.getLogger("onward")
 
@@ -89,7 +90,7 @@ def _checked_part(save: SaveFolder, rank: int, digest: str, disk: Disk) -> PartS
         part = read_part(save, rank, disk)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{save.path} is not saved: {str(error).splitlines()[0]}\n"
+            f"{save.path} is not saved: {first_line(error)}\n"
             "check the disk of the folder, which all ranks must share"
         ) from error
     if part.sha256 != digest:
@@ -126,7 +127,7 @@ def _remove_old(
     try:
         listed = [each for each in list_checkpoints(new.folder, disk=disk) if each.save]
     except CheckpointError as error:  # the next save tries again
-        log.warning("%s", str(error).splitlines()[0])
+        log.warning("%s", first_line(error))
         return
     for each in listed:
         if each.problem and each.committed:  # its parts may be of use to someone: it stays

@@ -23,6 +23,7 @@ from onward.checkpoints.sharded.sharded_checkpoint import (
 from onward.checkpoints.tensor_files import Checkpoint, StrPath
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 from onward.graph.paths import to_path
+from onward.message_text import first_line
 
 log = logging.getLogger("onward")
 
@@ -64,7 +65,7 @@ def _list_save(save: SaveFolder, disk: Disk) -> ListedCheckpoint:
         metric = finite_or_none(read_save(save, disk).metric)
         return ListedCheckpoint(save.path, save.step, save.serial, metric, save)
     except CheckpointError as error:
-        problem, committed = str(error).splitlines()[0], not isinstance(error, CheckpointMissing)
+        problem, committed = first_line(error), not isinstance(error, CheckpointMissing)
         return ListedCheckpoint(
             save.path, save.step, save.serial, None, save, committed=committed, problem=problem
         )
@@ -142,7 +143,7 @@ def _open_first(
         try:
             return open_verified(each, disk=disk), []
         except CheckpointError as error:
-            return None, [str(error).splitlines()[0]]
+            return None, [first_line(error)]
 
     listed = list_checkpoints(folder, disk=disk)
     try:

@@ -12,6 +12,7 @@ from onward.compress.calibration import Feeds
 from onward.errors import OnwardError, UnsupportedModel
 from onward.graph.random_feeds import random_feeds
 from onward.graph.scopes import bodies
+from onward.message_text import first_line
 from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
@@ -60,8 +61,9 @@ def probe_feeds(model: ir.Model, axes: Mapping[str, int], feeds: Feeds | None, s
             failure = failure or error
         else:
             return made
+    assert failure is not None
     raise UnsupportedModel(
-        f"the model does not run on random feeds: {str(failure).splitlines()[0]}\ngive data="
+        f"the model does not run on random feeds: {first_line(failure)}\ngive data="
     )
 
 

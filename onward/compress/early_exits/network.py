@@ -45,7 +45,7 @@ from onward.errors import OnwardError, OptionError, UnsupportedModel
 from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import GraphOps
-from onward.message_text import suggest_names
+from onward.message_text import first_line, suggest_names
 from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import PREPARE
 
@@ -114,7 +114,7 @@ def prepare_network(
             raise
         raise UnsupportedModel(
             f"the model fixes its batch of {fixed} and does not run with others: "
-            f"{str(error).splitlines()[0]}\nexport it with a dynamic batch"
+            f"{first_line(error)}\nexport it with a dynamic batch"
         ) from error
     sample = _sample_shapes(model, [scores, *stages.cuts], feeds, axes)
     classes = _check_scores(scores, facts, sample[0])
@@ -276,9 +276,9 @@ def write_exits(
             continue
         restore_fixed_batch(model, network.fixed_batch, network.axes)
         return model, keep_one
+    assert failure is not None
     raise UnsupportedModel(
-        f"the model with exits does not run: {str(failure).splitlines()[0]}\n"
-        "put the exits elsewhere"
+        f"the model with exits does not run: {first_line(failure)}\nput the exits elsewhere"
     )
 
 

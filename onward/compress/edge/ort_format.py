@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onward.errors import UnsupportedModel
 from onward.lazy import LazyModule
+from onward.message_text import first_line
 
 onnxruntime = LazyModule("onnxruntime")
 tools = LazyModule("onnxruntime.tools.ort_format_model")
@@ -38,7 +39,7 @@ def convert_to_ort(source: Path, made: Path, *, is_arm: bool) -> None:
             disabled_optimizers=[_MACHINE_LAYOUT],
         )
     except Exception as error:  # onnxruntime raises kinds of its own
-        line = str(error).splitlines()[0][:300]
+        line = first_line(error)[:300]
         raise UnsupportedModel(
             f"onnxruntime cannot run this model: {line}\nreplace what it names"
         ) from error

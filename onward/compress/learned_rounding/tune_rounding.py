@@ -34,6 +34,7 @@ from onward.compress.progress_steps import Progress, no_progress
 from onward.compress.quality import Judge
 from onward.errors import NotFinite, OptionError
 from onward.graph.files import load, save
+from onward.message_text import first_line
 from onward.optimizers.adam import AdamW
 from onward.optimizers.groups import Group
 from onward.passes.training_mode import eval_mode
@@ -124,7 +125,7 @@ def learn_rounding(
     try:
         trained = _train(twin, dynamic_teacher, batches, tune, left, progress, clock)
     except NotFinite as error:
-        note = f"tuning ended early: {str(error).splitlines()[0]}; a lower learning rate may help"
+        note = f"tuning ended early: {first_line(error)}; a lower learning rate may help"
     else:
         after = twin.to_quantized(trained.tensors)
         value = score(after)

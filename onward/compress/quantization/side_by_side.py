@@ -20,6 +20,7 @@ from onward.formatting import show_bytes, show_seconds
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import store_choice
 from onward.measure.tuning.tuning_result import Row
+from onward.message_text import first_line
 from onward.providers.choose import OPENVINO, available
 from onward.providers.provider_names import AUTO, short_name
 
@@ -66,7 +67,7 @@ def choose_candidate(
                 replace(subject, provider=provider, with_memory=False), one, progress
             )
         except OnwardError as error:
-            failed.append(f"{form} on {short_name(provider)} failed: {str(error).splitlines()[0]}")
+            failed.append(f"{form} on {short_name(provider)} failed: {first_line(error)}")
     models: dict[tuple[str, str], ir.Model] = {
         key: report.model for key, report in reports.items() if report.helped
     }

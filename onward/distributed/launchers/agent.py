@@ -39,6 +39,7 @@ from onward.distributed.launchers.rendezvous import (
     show_endpoint,
 )
 from onward.errors import OptionError
+from onward.message_text import first_line
 
 _SHOWN_LINES = 15  # of the error output of a process that failed
 _FAILED = 1
@@ -107,7 +108,7 @@ def run_agent(settings: AgentSettings) -> int:
             if now - tried > 2 * settings.rendezvous["read_timeout"]:
                 deadline = None  # it had joined: the connection is lost another time
             if settings.max_restarts == 0 or (deadline is not None and now > deadline):
-                first = (str(error).strip() or type(error).__name__).splitlines()[0]
+                first = first_line(error)
                 _say("error", f"the connection to {where}, is lost: {first}")
                 return _FAILED
             if deadline is None:

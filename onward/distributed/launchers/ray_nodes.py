@@ -12,6 +12,7 @@ from typing import Any
 from onward.distributed.launchers import start_worker
 from onward.distributed.launchers.rendezvous import show_endpoint
 from onward.errors import DistributedError, PackageMissing
+from onward.message_text import first_line
 
 
 def run_on_ray(
@@ -89,7 +90,7 @@ def _wait(ray: Any, tasks: list[Any]) -> int:
             code = int(ray.get(ended))
         except ray.exceptions.RayError as error:
             code = 1
-            first = str(error).strip().splitlines()[0]
+            first = first_line(error)
             print(f"error: a machine of the run is lost: {first}", file=sys.stderr)
         if code:
             for other in left:

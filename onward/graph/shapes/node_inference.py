@@ -14,6 +14,7 @@ from onward.graph.protos import from_type_proto, holds_map, shape_from_type_prot
 from onward.graph.shapes.fast import infer_fast
 from onward.graph.shapes.ml_operators import infer_ml
 from onward.graph.shapes.substitutes import like_first
+from onward.message_text import first_line
 
 _INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError,
@@ -41,7 +42,7 @@ def infer_outputs(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, _proto(node, schema), types, data)
     except _INFERENCE_ERRORS as error:
-        raise ValueError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{node.op_type}: {first_line(error)}") from error
     for output in node.outputs:
         kind = found.get(str(output.name))
         if kind is not None:

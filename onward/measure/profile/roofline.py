@@ -26,6 +26,7 @@ from onward.measure.machine import (
     write_record,
 )
 from onward.measure.profile.timed_runs import Feeds, Measurement, RunSettings, measure
+from onward.message_text import first_line
 from onward.workers.worker import Worker
 
 _CHAIN = 200  # nodes
@@ -87,7 +88,7 @@ def _measure_in_child(asked: Mapping[str, Any]) -> dict[str, Any]:
             "profile the model on another provider"
         ) from None
     except OnwardError as error:
-        first = str(error).splitlines()[0][:300]
+        first = first_line(error)[:300]
         raise ProviderError(f"{provider}'s ceilings could not be measured: {first}") from error
 
 

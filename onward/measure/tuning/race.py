@@ -12,6 +12,7 @@ from onward.errors import OptionError, ProviderError
 from onward.measure.tuning.trials import CallTimes, Candidate, FirstRun
 from onward.measure.tuning.tuning_options import TuningOptions
 from onward.measure.tuning.tuning_result import Row
+from onward.message_text import first_line
 from onward.providers.choose import INDUCTOR, TORCH
 
 ROUNDS = 4  # turns that the finalists take
@@ -72,7 +73,7 @@ def race(
                 trial.measure(options.seconds / 4, timeout=options.limit)  # warm
                 timing = trial.measure(options.seconds, timeout=options.limit)
             except (ProviderError, OptionError) as error:
-                rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
+                rows[candidate] = Row(candidate, error=first_line(error))
                 finished(rows[candidate])
                 trial.close()
                 continue
@@ -123,7 +124,7 @@ def _final(
             try:
                 timing = trial.measure(options.seconds, timeout=options.limit)
             except ProviderError as error:
-                rows[candidate] = Row(candidate, error=str(error).splitlines()[0])
+                rows[candidate] = Row(candidate, error=first_line(error))
                 continue
             times += timing.times
             rows[candidate] = _row(candidate, rows[candidate].first, timing, times)

@@ -11,6 +11,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch._inductor.exc import InductorError
 
+from onward.message_text import first_line
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
 from onward.providers.torch.joined_kernels import join_only_small
@@ -87,7 +88,7 @@ def _with_eager_fallback(
             try:
                 return call(*feeds)
             except (TorchDynamoException, InductorError) as error:
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 log.warning("Inductor cannot compile this graph, torch runs it eagerly: %s", reason)
                 broken = True
         return function(*feeds)

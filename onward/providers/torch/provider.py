@@ -11,6 +11,7 @@ import torch
 
 from onward.errors import OptionError, ProviderError
 from onward.graph.scopes import bodies
+from onward.message_text import first_line
 from onward.passes.composites import is_call
 from onward.providers.cancellation import terminated_error, termination_check
 from onward.providers.options import SessionOptions
@@ -53,9 +54,7 @@ def _device(text: str) -> torch.device:
         device = torch.device(text)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise OptionError(
-            f"torch has no device {text!r} here: {str(error).splitlines()[0]}"
-        ) from error
+        raise OptionError(f"torch has no device {text!r} here: {first_line(error)}") from error
     return device
 
 
@@ -192,9 +191,7 @@ class TorchExecutable:
 
     def _failure(self, error: Exception) -> ProviderError:
         if "CUDA error" in str(error):  # no node: the GPU computes later than the call
-            return ProviderError(
-                f"torch failed on the GPU: {str(error).splitlines()[0]}\n{_LOST_GPU}"
-            )
+            return ProviderError(f"torch failed on the GPU: {first_line(error)}\n{_LOST_GPU}")
         node = None if self._stoppable is None else self._stoppable.failed_node(error)
         where = "" if node is None else f" (at {node[0]}, node {node[1]!r})"
         return ProviderError(f"torch failed: {error}{where}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from onward.errors import DataError, PackageMissing
 from onward.graph.paths import check_exists
+from onward.message_text import first_line
 from onward.runner.data.arrow_columns import column_of, to_batch
 from onward.runner.data.dataset import (
     TEXT,
@@ -223,7 +224,7 @@ def _batches(
 
 
 def _broken(path: Path, kind: str, error: Exception) -> DataError:
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    why = first_line(error)
     return DataError(
         f"{path} is truncated, or not {kind}: {why}\nwrite the file again, or check its name"
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onward.errors import OptionError, PackageMissing
-from onward.message_text import suggest_names
+from onward.message_text import first_line, suggest_names
 from onward.training.federated.averaging import ClientUpdate, average_metrics, average_updates
 from onward.training.federated.local_training import LocalSettings, LocalTraining
 from onward.training.federated.saved_rounds import SavedRounds, describe_round, rounds_of
@@ -160,7 +160,7 @@ def make_strategy(
                     arrays = _unpack(training.names, reply.content[_ARRAYS])
                     updates.append(ClientUpdate(client, arrays, int(metrics.pop(_ROWS)), metrics))
                 except (KeyError, TypeError, ValueError) as error:
-                    failures[client] = _first_line(error)
+                    failures[client] = first_line(error)
             averaged = average_updates(updates, training.parameters, failures)
             training.set_parameters(averaged.parameters)
             self.record = describe_round(first + server_round, averaged)
@@ -173,7 +173,7 @@ def make_strategy(
                 try:
                     found.append(_metrics_of(reply))
                 except (KeyError, TypeError, ValueError) as error:
-                    self.record["left_out"][str(reply.metadata.src_node_id)] = _first_line(error)
+                    self.record["left_out"][str(reply.metadata.src_node_id)] = first_line(error)
             rows = [int(each.pop(_ROWS, 0)) for each in found]
             numbers = average_metrics(found, rows) if sum(rows) else {}
             self.record |= {f"client_{name}": value for name, value in numbers.items()}
@@ -223,10 +223,6 @@ def _metrics_of(reply: Any) -> dict[str, float]:
     if reply.has_error():
         raise ValueError(f"it failed: {reply.error.reason}")
     return {str(name): value for name, value in reply.content[_METRICS].items()}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else repr(error)
 
 
 def _setting(config: Config, name: str, given: Any) -> Any:

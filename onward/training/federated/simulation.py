@@ -11,6 +11,7 @@ import numpy as np
 
 from onward import settings
 from onward.errors import OptionError
+from onward.message_text import first_line
 from onward.training.federated.averaging import ClientUpdate, average_updates
 from onward.training.federated.local_training import LocalSettings, LocalTraining
 from onward.training.federated.saved_rounds import SavedRounds, describe_round, rounds_of
@@ -69,7 +70,7 @@ def simulate(
                 result = training.fit(parameters, _open(data[name]), local, round_number=number)
                 updates.append(ClientUpdate(name, *result))
             except Exception as error:  # whatever a client's data raises is that client's failure
-                failures[name] = str(error).splitlines()[0] if str(error) else repr(error)
+                failures[name] = first_line(error)
         averaged = average_updates(updates, parameters, failures)
         parameters = averaged.parameters
         training.set_parameters(parameters)
