@@ -16,6 +16,7 @@ from torch.export import graph_signature as signatures
 from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
 from onward.gradients.stop_gradient import mark_identities
+from onward.passes.value_facts import made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.stopped_gradients import mark_in_trace
@@ -59,6 +60,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
     _keep_constants(model, signature, constants)
     mark_identities(model)
     _unify_norm_types(model)
+    _type_batch_statistics(model)
     return model, signature
 
 
@@ -137,6 +139,20 @@ def _unify_norm_types(model: ir.Model) -> None:
         narrow.replace_input_with(0, y)
         result.name, y.name, y.type = y.name, f"{y.name}/{scale.dtype}", scale.type
         model.graph.insert_after(node, narrow)
+
+
+def _type_batch_statistics(model: ir.Model) -> None:
+    """Give the statistics of a batch the type of the running ones, which ONNX computes them in.
+
+    Those of torch on a CPU have the type of the input, which autocast makes 16 bits.
+    """
+    for node in model.graph:
+        if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
+            for given, found in zip(node.inputs[3:], node.outputs[1:]):
+                copied = None if given is None else made_by(given, "CastLike")
+                running = None if copied is None else copied.inputs[1]
+                if running is not None and running.type is not None:
+                    found.type = running.type
 
 
 def _missing(error: Exception) -> str:

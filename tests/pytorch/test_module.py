@@ -359,6 +359,26 @@ def test_autocast_gives_the_types_of_eager_mode() -> None:
         assert same(a.grad, b.grad, 0.02)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_batch_norm_of_a_half_precision_input_is_captured(dtype: torch.dtype) -> None:
+    """On a CPU, torch's statistics of such a batch have 16 bits, ONNX' have 32."""
+    torch.manual_seed(0)
+    theirs = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    ours = Module(copy.deepcopy(theirs), {"fallback": "forbid", "provider": "torch"})
+    for step in range(2):
+        x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(step))
+        for module in (ours, theirs):
+            with torch.autocast("cpu", dtype):
+                y = module(x)
+            assert y.dtype == dtype
+            y.float().square().mean().backward()
+    for a, b in zip(ours.parameters(), theirs.parameters()):
+        assert a.grad.dtype == torch.float32
+        assert same(a.grad, b.grad, 0.02)
+    for a, b in zip(ours.buffers(), theirs.buffers()):
+        assert a.dtype == b.dtype and same(a.float(), b.float(), 1e-3)
+
+
 @pytest.mark.integration
 def test_saved_graphs_are_models_that_onnx_checks(tmp_path: Any) -> None:
     import onnx
