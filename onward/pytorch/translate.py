@@ -16,7 +16,7 @@ from torch.export import graph_signature as signatures
 from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
 from onward.gradients.stop_gradient import mark_identities
-from onward.passes.value_facts import made_by
+from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.stopped_gradients import mark_in_trace
@@ -147,7 +147,7 @@ def _type_batch_statistics(model: ir.Model) -> None:
     Those of torch on a CPU have the type of the input, which autocast makes 16 bits.
     """
     for node in model.graph:
-        if node.op_type == "BatchNormalization" and node.attributes.get_int("training_mode", 0):
+        if node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0):
             for given, found in zip(node.inputs[3:], node.outputs[1:]):
                 copied = None if given is None else made_by(given, "CastLike")
                 running = None if copied is None else copied.inputs[1]
