@@ -109,7 +109,7 @@ def _is_cheap(node: ir.Node, operators: Collection[str]) -> bool:
 def _narrows_input(node: ir.Node) -> bool:
     """Whether a node casts an input to fewer bits, as mixed precision casts each weight.
 
-    To cast it again would be a kernel of its own for each weight, that reads twice as many bytes.
+    To cast each weight again would be one more kernel, which reads twice as many bytes.
     """
     value = node.inputs[0] if node.op_type == "Cast" else None
     if value is None or not value.is_graph_input():

@@ -16,6 +16,7 @@ from torch.export import graph_signature as signatures
 from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
 from onward.gradients.stop_gradient import mark_identities
+from onward.message_text import first_line
 from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
@@ -160,5 +161,4 @@ def _missing(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    lines = [line for line in str(cause).splitlines() if line.strip()]
-    return f"ONNX cannot express it: {lines[0] if lines else type(cause).__name__}"
+    return f"ONNX cannot express it: {first_line(cause)}"

@@ -273,7 +273,7 @@ def as_bits(array: Array) -> Array:
 
 def _sum_of_squares(vectors: Sequence[Array]) -> float:
     """The sum of squares, without BLAS, whose threads would slow onnxruntime's."""
-    return math.fsum(map(squares_of, vectors))
+    return sum(map(squares_of, vectors))
 
 
 def squares_of(vector: Array) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from onward.message_text import first_line
 from onward.providers.torch.dtypes import Tensor
 from onward.providers.torch.training.graph_pool import GraphPool
 from onward.providers.torch.training.packed_results import PackedResults
@@ -75,9 +76,9 @@ class CapturedCalls:
         try:
             graph, results = self._pool.record(lambda: PackedResults(self._function(*arguments)))
         except Exception as error:  # torch raises several, and so do kernels
-            why = str(error).strip().partition("\n")[0] or type(error).__name__
             log.warning(
-                "a training step cannot be recorded as a CUDA graph, it runs as it is: %s", why
+                "a training step cannot be recorded as a CUDA graph, it runs as it is: %s",
+                first_line(error),
             )
             self._is_broken = True
             return None
