@@ -36,6 +36,15 @@ class Segment:
     gradients: Mapping[str, str]  # input of the forward -> the output that is its gradient
 
 
+@dataclass(eq=False)
+class Runs:
+    """The functions of a call: its forward, and the segments of its backward."""
+
+    forward: Run
+    segments: tuple[Segment, ...]
+    is_done: bool = False  # the backward has run, and cannot run again
+
+
 @dataclass
 class ForwardRun:
     """One run of the forward graph: what it computed, and what its backward needs."""
@@ -44,7 +53,7 @@ class ForwardRun:
     results: Sequence[str]  # the outputs that are returned
     fixed: frozenset[str]  # those that have no gradient
     cotangents: Mapping[str, str]  # output -> the input of the backward graph that is its cotangent
-    segments: Sequence[Segment]
+    runs: Runs
     recompute: Recompute | None  # None: all results with gradients are among the cotangents
     recompute_inputs: Sequence[str]
     between: dict[str, Tensor] = field(default_factory=dict)  # values that later segments read
@@ -54,7 +63,7 @@ class ForwardRun:
 def attach(forward: ForwardRun, wrt: Mapping[str, Tensor]) -> list[Tensor]:
     """The results as tensors of autograd; `wrt` are the inputs that may have gradients."""
     link: Tensor | None = None
-    first, *later = forward.segments
+    first, *later = forward.runs.segments
     for segment in reversed(later):
         names = list(segment.gradients)
         link = _apply(forward, segment, link, names, *(wrt[name] for name in names))
@@ -81,7 +90,7 @@ class _Segment(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.inputs = inputs
         ctx.run, ctx.segment, ctx.has_link = forward, segment, link is not None
-        ctx.is_first, ctx.device = segment is forward.segments[0], tensors[0].device
+        ctx.is_first, ctx.device = segment is forward.runs.segments[0], tensors[0].device
         saved = dict.fromkeys(name for name in segment.inputs if name in forward.values)
         if ctx.is_first:
             saved |= dict.fromkeys(forward.recompute_inputs)
@@ -139,8 +148,11 @@ def _run_segment(
     inputs = [values[name] if name in values else between[name] for name in segment.inputs]
     found = dict(zip(segment.outputs, segment.run(inputs)))
     # nothing else is kept: autograd copies a gradient that is still held elsewhere
-    later = forward.segments[forward.segments.index(segment) + 1 :]
+    segments = forward.runs.segments
+    later = segments[segments.index(segment) + 1 :]
     between.update({n: found[n] for each in later for n in each.inputs if n in found})
+    if not later and not torch._C._autograd._get_current_graph_task_keep_graph():
+        forward.runs.is_done = True
     return {name: found[gradient] for name, gradient in segment.gradients.items()}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from onward.errors import InvalidModel, OnwardError, ProviderError
 from onward.message_text import first_line
+from onward.providers.torch.training.graph_pool import GraphPool
 from onward.pytorch.call_structure import flatten
 from onward.pytorch.call_times import program_seconds, torch_seconds
 from onward.pytorch.capture import Axes, Capture, capture, default_axes
@@ -30,6 +31,7 @@ from onward.pytorch.module_contents import ModuleContents
 from onward.pytorch.module_hooks import refuse_hooks
 from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
+from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
 
 Tensor = torch.Tensor
@@ -187,12 +189,23 @@ class CapturedModule:
             engine = make_engine(name, device, self._options.threads)
             try:
                 return CapturedProgram(
-                    *(found, engine, wrt, self._options.segments, call), is_fixed=is_fixed
+                    *(found, engine, wrt, self._options.segments, call),
+                    is_fixed=is_fixed,
+                    pool=self._graph_pool(device),
                 )
             except (InvalidModel, ProviderError) as error:  # it lacks a kernel
                 if name == names[-1]:
                     raise CannotCapture(first_line(error)) from error
         raise AssertionError("there is always an engine")
+
+    def _graph_pool(self, device: torch.device) -> Pool | None:
+        """Where calls are recorded as CUDA graphs.
+
+        Those of submodules are not: what each of them saves would stay in memory, although the
+        module may have asked to compute it again.
+        """
+        records = device.type == "cuda" and self._options.cuda_graphs and not self.path
+        return GraphPool(device) if records else None
 
     def _refuse_slower(
         self,

@@ -20,13 +20,14 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.files import save
 from onward.passes.pipelines import PREPARE
 from onward.providers.ort.training.lowering import reads_shapes_alone
-from onward.pytorch.autograd import ForwardRun, Segment, attach
+from onward.pytorch.autograd import ForwardRun, Runs, Segment, attach
 from onward.pytorch.capture import Capture
-from onward.pytorch.engines import Engine, OnnxRuntimeEngine, Run
+from onward.pytorch.engines import Engine, OnnxRuntimeEngine
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.graphs import DRAW, NOISE, JointGraph, build_joint, split_joint
 from onward.pytorch.packed_model import PackedModel
 from onward.pytorch.parameter_segments import choose_segments
+from onward.pytorch.recorded_runs import Pool, RecordedRuns, RunNames
 from onward.pytorch.size_guards import SizeGuards
 
 Tensor = torch.Tensor
@@ -37,10 +38,10 @@ class _Compiled:
     """The graphs of a capture for one set of outputs that receive gradients (cotangents)."""
 
     cotangents: dict[str, str]  # output -> the input of the backward graph that is its cotangent
-    forward: Run
+    runs: Runs
+    recorded: RecordedRuns | None  # the same functions, as CUDA graphs
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    segments: tuple[Segment, ...]
     overwritten: frozenset[str]  # buffers that the forward changes and the backward reads
     noise: _NoiseSize | None
 
@@ -49,7 +50,8 @@ class CapturedProgram:
     """Runs calls of a module on the graphs of a capture.
 
     `wrt` names the capture's inputs that need gradients. If it `is_fixed`, it takes only calls
-    with the sizes of the `example`, and is faster for them.
+    with the sizes of the `example`, and is faster for them; with a `pool`, its functions are then
+    recorded as CUDA graphs.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class CapturedProgram:
         example: Sequence[Tensor],
         *,
         is_fixed: bool,
+        pool: Pool | None = None,
     ) -> None:
+        self._pool = pool if is_fixed else None
         self.capture, self.engine, self.wrt = capture, engine, tuple(wrt)
         shapes = [tensor.shape for tensor in example]
         numbers = capture.guards.bind(shapes) or {}
@@ -87,7 +91,10 @@ class CapturedProgram:
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
         compiled = self._compile(self._expected)
         generator = torch.get_rng_state() if self._may_recompute else None
-        values = self._run_forward(compiled, given)
+        inputs = self._with_random_numbers(compiled, given)
+        recorded = compiled.recorded
+        runs = compiled.runs if recorded is None else recorded.choose(inputs)
+        values = _run_forward(compiled, runs, inputs)
         if self.differentiable:
             kept = self._overwritten if self._may_recompute else compiled.overwritten
             values |= {name: values[name].clone() for name in kept}
@@ -96,7 +103,7 @@ class CapturedProgram:
                 results=self._results,
                 fixed=frozenset(self._results) - self.differentiable,
                 cotangents=compiled.cotangents,
-                segments=compiled.segments,
+                runs=runs,
                 recompute=self._recompute_function(generator) if self._may_recompute else None,
                 recompute_inputs=self._recompute_inputs(values),
             )
@@ -107,15 +114,16 @@ class CapturedProgram:
             tensors = {name: values[name] for name in self._results}
         return self._rebuild(tensors, module_tensors, call)
 
-    def _run_forward(self, compiled: _Compiled, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _with_random_numbers(
+        self, compiled: _Compiled, given: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The inputs of the forward: of the module, of the call, and random numbers."""
         values = dict(given)
         if compiled.noise is not None:
             values[NOISE] = torch.rand(compiled.noise.count(values))
         if DRAW in compiled.inputs and DRAW not in values:
             device = next(iter(values.values())).device
             values[DRAW] = torch.randint(1 << 31, (3,), device=device)
-        found = compiled.forward([values[name] for name in compiled.inputs])
-        values.update(zip(compiled.outputs, found))
         return values
 
     def _write_changes(
@@ -146,12 +154,19 @@ class CapturedProgram:
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
         compiled = self._compile(self._expected)
         with torch.no_grad():
-            found = self._run_forward(compiled, given)
+            inputs = self._with_random_numbers(compiled, given)
+            found = _run_forward(compiled, compiled.runs, inputs)
             for output, cotangent in compiled.cotangents.items():
                 found[cotangent] = torch.ones_like(found[output])
-            for segment in compiled.segments:
+            for segment in compiled.runs.segments:
                 new = segment.run([found[name] for name in segment.inputs])
                 found.update(zip(segment.outputs, new))
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether calls run as CUDA graphs."""
+        found = self._compile(self._expected).recorded
+        return found is not None and found.is_recorded
 
     # -- unexpected cotangents -----------------------------------------------------------------
 
@@ -178,10 +193,11 @@ class CapturedProgram:
             with torch.random.fork_rng(devices=()):
                 assert generator is not None
                 torch.set_rng_state(generator)
-                found = self._run_forward(compiled, given)
+                inputs = self._with_random_numbers(compiled, given)
+                found = _run_forward(compiled, compiled.runs, inputs)
             found |= {compiled.cotangents[name]: cotangents[name] for name in chosen}
             gradients: dict[str, Tensor] = {}
-            for segment in compiled.segments:
+            for segment in compiled.runs.segments:
                 new = segment.run([found[name] for name in segment.inputs])
                 found.update(zip(segment.outputs, new))
                 gradients |= {name: found[g] for name, g in segment.gradients.items()}
@@ -255,13 +271,21 @@ class CapturedProgram:
             "differentiate": differentiated - start,
             "compile": time.perf_counter() - differentiated,
         }
+        runs = Runs(forward, segments)
+        inputs, outputs = _names(pair.forward.graph.inputs), _names(pair.forward.graph.outputs)
+        overwritten = frozenset(self._overwritten & {n for s in segments for n in s.inputs})
+        recorded = None
+        if self._pool is not None and segments:
+            given = {*self.capture.inputs, *overwritten, DRAW, NOISE}
+            names = RunNames(inputs, outputs, given, self._results, joint.cotangents)
+            recorded = RecordedRuns(runs, names, self._pool)
         return _Compiled(
             cotangents=joint.cotangents,
-            forward=forward,
-            inputs=_names(pair.forward.graph.inputs),
-            outputs=_names(pair.forward.graph.outputs),
-            segments=segments,
-            overwritten=frozenset(self._overwritten & {n for s in segments for n in s.inputs}),
+            runs=runs,
+            recorded=recorded,
+            inputs=inputs,
+            outputs=outputs,
+            overwritten=overwritten,
             noise=None if pair.noise_size is None else _NoiseSize(pair.noise_size),
         )
 
@@ -287,6 +311,14 @@ class CapturedProgram:
             save(model.clone(), path)
             paths.append(path)
         return paths
+
+
+def _run_forward(
+    compiled: _Compiled, runs: Runs, inputs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The inputs, and the outputs of the forward graph."""
+    found = runs.forward([inputs[name] for name in compiled.inputs])
+    return {**inputs, **dict(zip(compiled.outputs, found))}
 
 
 def _changes_by_dtype(capture: Capture) -> list[list[tuple[str, str | int]]]:

@@ -18,6 +18,7 @@ from onward.settings import (
     optional,
     path_text,
     several,
+    true_or_false,
 )
 
 PROVIDERS = ("auto", "onnxruntime", "torch", "inductor", "fastest")
@@ -38,6 +39,8 @@ class ModuleOptions:
         segments: parts of the backward pass, each of which gives its gradients to autograd when it
             ends; None: one, or, if torch.distributed is in use, one for each bucket of DDP's size
         threads: of onnxruntime; None: as many as torch has
+        cuda_graphs: on a GPU, record forward and backward as CUDA graphs after a few calls: faster
+            where the kernels are short, but saved values keep their memory between the steps
         save_onnx: a folder to which each captured graph is written; None: none is written
         onnx_prefix: the beginning of the names of these files
         max_programs: captured programs that are kept for a module; more sizes run in PyTorch
@@ -52,6 +55,7 @@ class ModuleOptions:
     fallback: str = "warn"
     segments: int | None = None
     threads: int | None = None
+    cuda_graphs: bool = True
     save_onnx: str | os.PathLike[str] | None = None
     onnx_prefix: str = ""
     max_programs: int = 32
@@ -64,6 +68,7 @@ class ModuleOptions:
             fallback=choice("warn", "quiet", "forbid"),
             segments=optional(integer(1)),
             threads=optional(integer(1)),
+            cuda_graphs=true_or_false,
             save_onnx=optional(path_text),
             max_programs=integer(1),
             rewrites=several(a_function, "a list of functions"),

@@ -31,6 +31,12 @@ class GraphPool:
         with torch.cuda.device(self._device):
             return self._record(function)
 
+    def stream(self) -> int | None:
+        """The device's current stream; None while it is being recorded."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        return int(torch.cuda.current_stream(self._device).cuda_stream)
+
     def _record(self, function: Callable[[], Any]) -> Recorded:
         if self._handle is not None:
             return _capture(function, self._handle)

@@ -1,11 +1,13 @@
-"""PackedResults: results of a recorded graph, of which the small ones are copied as one.
+"""PackedResults: results of a recorded graph, copied out of its memory with few kernels.
 
 A copy costs the host as much for a loss as for a large tensor: for a small step that returns its
-loss and a flag, about as much as launching its graph.
+loss and a flag, about as much as launching its graph. So small results are copied as one, and all
+others of a type together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,10 +32,11 @@ class PackedResults:
         self._results = results
         self._places: dict[int, _Place] = {}  # of tensors in the buffer, by id
         self._buffer: Tensor | None = None
-        found = {id(x): x for x in _tensors(results) if 0 < x.numel() * x.itemsize <= _SMALL}
-        if len(found) > 1:
+        found = {id(x): x for x in _tensors(results)}
+        small = {key: x for key, x in found.items() if 0 < x.numel() * x.itemsize <= _SMALL}
+        if len(small) > 1:
             parts, begin = [], 0
-            for key, x in found.items():
+            for key, x in small.items():
                 flat = x.contiguous().reshape(-1).view(torch.uint8)
                 filled = flat.new_zeros(-len(flat) % _ALIGNED)
                 parts += [flat, filled]
@@ -41,21 +44,24 @@ class PackedResults:
                 self._places[key] = _Place(x.dtype, x.shape, strides, begin // x.itemsize)
                 begin += len(flat) + len(filled)
             self._buffer = torch.cat(parts)
+        self._others: dict[torch.dtype, list[Tensor]] = {}
+        for key, x in found.items():
+            if key not in self._places:
+                self._others.setdefault(x.dtype, []).append(x)
 
     def copy(self) -> Any:
         """The results in memory of their own."""
-        packed = None if self._buffer is None else self._buffer.clone()
-        return self._copied(self._results, packed)
-
-    def _copied(self, results: Any, packed: Tensor | None) -> Any:
-        if isinstance(results, Tensor):
-            place = self._places.get(id(results))
-            if place is None or packed is None:
-                return results.clone()
-            return packed.view(place.dtype).as_strided(place.shape, place.strides, place.first)
-        if isinstance(results, (list, tuple)):
-            return type(results)(self._copied(each, packed) for each in results)
-        return results
+        copies: dict[int, Tensor] = {}
+        if self._buffer is not None:
+            packed = self._buffer.clone()
+            for key, place in self._places.items():
+                read = packed.view(place.dtype)
+                copies[key] = read.as_strided(place.shape, place.strides, place.first)
+        for tensors in self._others.values():
+            made = [torch.empty_like(tensor) for tensor in tensors]
+            torch._foreach_copy_(made, tensors)
+            copies |= {id(tensor): copy for tensor, copy in zip(tensors, made)}
+        return _replaced(self._results, copies)
 
 
 class _Place(NamedTuple):
@@ -65,6 +71,14 @@ class _Place(NamedTuple):
     shape: torch.Size
     strides: tuple[int, ...]
     first: int
+
+
+def _replaced(results: Any, copies: Mapping[int, Tensor]) -> Any:
+    if isinstance(results, Tensor):
+        return copies[id(results)]
+    if isinstance(results, (list, tuple)):
+        return type(results)(_replaced(each, copies) for each in results)
+    return results
 
 
 def _tensors(results: Any) -> list[Tensor]:
