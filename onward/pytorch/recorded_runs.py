@@ -24,7 +24,7 @@ import torch.distributed
 
 from onward.message_text import first_line
 from onward.providers.torch.training.packed_results import PackedResults
-from onward.pytorch.autograd import Runs, Segment
+from onward.pytorch.autograd import Runs
 from onward.pytorch.engines import Run
 
 Tensor = torch.Tensor
@@ -37,7 +37,9 @@ MOST_RECORDINGS = 3  # of a program: where parameters move all the time, it is n
 class Pool(Protocol):
     """Records functions (`GraphPool`)."""
 
-    def record(self, function: Callable[[], Any]) -> tuple[Any, Any]: ...
+    def record_sequence(
+        self, functions: Sequence[Callable[[dict[str, Any]], Any]], values: Mapping[str, Any]
+    ) -> list[tuple[Any, Any]]: ...
 
     def stream(self) -> int | None: ...
 
@@ -59,8 +61,9 @@ class RecordedRuns:
     def __init__(self, runs: Runs, names: RunNames, pool: Pool) -> None:
         self._names, self._pool = names, pool
         *others, last = runs.segments
-        self._plain = Runs(runs.forward, (*others, replace(last, run=self._count(last.run))))
-        self._backwards = self._recordings = 0
+        self._backward = _Counted(last.run)
+        self._plain = Runs(runs.forward, (*others, replace(last, run=self._backward)))
+        self._recordings = 0
         self._recording: _Recording | None = None
         self._last: Callable[[], Runs | None] = lambda: None  # the last call that was replayed
         read = dict.fromkeys([*names.inputs, *(n for s in runs.segments for n in s.inputs)])
@@ -73,7 +76,7 @@ class RecordedRuns:
 
     def choose(self, values: Mapping[str, Tensor]) -> Runs:
         """The functions to run a call with; `values` are the inputs of the forward."""
-        if self._backwards < WARM_CALLS or self._is_pending() or _must_run_in_autograd():
+        if self._backward.calls < WARM_CALLS or self._is_pending() or _must_run_in_autograd():
             return self._plain
         here = (self._pool.stream(), threading.get_ident())
         if here[0] is None:  # somebody else is recording
@@ -93,13 +96,6 @@ class RecordedRuns:
         last = self._last()
         return last is not None and not last.is_done
 
-    def _count(self, run: Run) -> Run:
-        def counted(tensors: Sequence[Tensor]) -> list[Tensor]:
-            self._backwards += 1
-            return run(tensors)
-
-        return counted
-
     def _record(self, values: Mapping[str, Tensor], places: Any, here: Any) -> _Recording | None:
         if self._recordings >= MOST_RECORDINGS:
             return None
@@ -115,6 +111,17 @@ class RecordedRuns:
             )
             self._recordings = MOST_RECORDINGS
             return None
+
+
+class _Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self.calls = run, 0
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        self.calls += 1
+        return self._run(tensors)
 
 
 class _Recording:
@@ -144,22 +151,21 @@ class _Recording:
             warm |= _call(segment.run, segment.inputs, segment.outputs, {**held, **warm})
         del warm
         results = [name for name in names.outputs if name in names.results]
-        forward = _Function(runs.forward, names.inputs, names.outputs, results)
-        self.forward = forward.record(held, given, pool)
-        held |= cotangents
-        given = cotangents | {n: given[n] for n in given.keys() - set(names.inputs)}
-        self.segments = tuple(
-            _record_segment(segment, held, given, pool) for segment in runs.segments
-        )
+        functions = [_Function(runs.forward, names.inputs, names.outputs, results)]
+        for segment in runs.segments:
+            made = set(segment.gradients.values())
+            copied = [name for name in segment.outputs if name in made]
+            functions.append(_Function(segment.run, segment.inputs, segment.outputs, copied))
+        recorded = pool.record_sequence(functions, held | cotangents)
+        later = cotangents | {n: given[n] for n in given.keys() - set(names.inputs)}
+        self.forward, *backward = [
+            function.replaying(graph, made, given if function is functions[0] else later)
+            for function, (graph, made) in zip(functions, recorded)
+        ]
+        self.segments = tuple(replace(s, run=run) for s, run in zip(runs.segments, backward))
 
 
-def _record_segment(
-    segment: Segment, held: dict[str, Tensor], given: Mapping[str, Tensor], pool: Pool
-) -> Segment:
-    gradients = set(segment.gradients.values())
-    copied = [name for name in segment.outputs if name in gradients]
-    function = _Function(segment.run, segment.inputs, segment.outputs, copied)
-    return replace(segment, run=function.record(held, given, pool))
+_Results = tuple[list[Tensor], PackedResults]  # all outputs, and those that are copied
 
 
 @dataclass(frozen=True)
@@ -171,19 +177,17 @@ class _Function:
     outputs: Sequence[str]
     copied: Sequence[str]
 
-    def record(self, held: dict[str, Tensor], given: Mapping[str, Tensor], pool: Pool) -> Run:
-        """Record it; `held` are its inputs, and then its outputs, too. `given` are its buffers."""
+    def __call__(self, values: dict[str, Tensor]) -> _Results:
+        made = _call(self.run, self.inputs, self.outputs, values)
+        values |= made
+        return list(made.values()), PackedResults([made[name] for name in self.copied])
 
-        def function() -> tuple[dict[str, Tensor], PackedResults]:
-            made = _call(self.run, self.inputs, self.outputs, held)
-            return made, PackedResults([made[name] for name in self.copied])
-
-        graph, (made, packed) = pool.record(function)
-        held |= made
+    def replaying(self, graph: Any, results: _Results, given: Mapping[str, Tensor]) -> Run:
+        """The function that replays its graph; `given` are the buffers that it fills before."""
         used = [(i, given[name]) for i, name in enumerate(self.inputs) if name in given]
         positions, buffers = [i for i, _ in used], [buffer for _, buffer in used]
-        outputs = [made[name] for name in self.outputs]
         places = [self.outputs.index(name) for name in self.copied]
+        outputs, packed = results
 
         def replay(tensors: Sequence[Tensor]) -> list[Tensor]:
             with torch.no_grad():

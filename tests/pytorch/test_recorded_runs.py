@@ -27,18 +27,19 @@ class Replay:
 
     replays = 0
 
-    def __init__(self, function: Callable[[], Any], recorded: Any) -> None:
-        self._function, self._recorded = function, recorded
+    def __init__(self, function: Callable[[Any], Any], values: Any, results: Any) -> None:
+        self._function, self._values, self._results = function, values, results
 
     def replay(self) -> None:
         Replay.replays += 1
-        for old, new in zip(_tensors(self._recorded), _tensors(self._function())):
+        again = self._function(dict(self._values))
+        for old, new in zip(_tensors(self._results), _tensors(again)):
             old.copy_(new)
 
 
 def _tensors(results: Any) -> list[Any]:
     made, packed = results
-    return [*made.values(), *([] if packed._buffer is None else [packed._buffer])]
+    return [*made, *([] if packed._buffer is None else [packed._buffer])]
 
 
 class PlainPool:
@@ -47,12 +48,15 @@ class PlainPool:
     failure: Exception | None = None
     recorded = 0
 
-    def record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+    def record_sequence(self, functions: Any, values: Any) -> list[tuple[Any, Any]]:
         if self.failure is not None:
             raise self.failure
-        PlainPool.recorded += 1
-        results = function()
-        return Replay(function, results), results
+        shared, found = dict(values), []
+        for function in functions:
+            PlainPool.recorded += 1
+            results = function(shared)
+            found.append((Replay(function, shared, results), results))
+        return found
 
     def stream(self) -> int | None:
         return 0

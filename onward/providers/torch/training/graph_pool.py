@@ -2,14 +2,14 @@
 
 torch fills a pool piece by piece. A later tensor may fit into none of the free pieces, and the pool
 grows to more than what its graph needs at once: by 16 % for GPT-2, recomputed layer by layer.
-Recording runs no kernel, and takes some ten milliseconds. So the first graph is recorded several
+Recording runs no kernel, and takes some ten milliseconds. So the first graphs are recorded several
 times, each time with one free block of another size, and then with the size that held the least.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ import torch
 RESERVES = (0.9, 1.0, 1.02, 1.04, 1.06, 1.08)  # of the bytes that a graph needs at once
 
 Recorded = tuple[torch.cuda.CUDAGraph, Any]  # with the results of the function
+Function = Callable[[dict[str, Any]], Any]  # of values by name, to which it may add others
 
 
 class GraphPool:
@@ -28,8 +29,19 @@ class GraphPool:
 
     def record(self, function: Callable[[], Any]) -> Recorded:
         """The graph of a call, and the call's results."""
+        return self.record_sequence([lambda _: function()], {})[0]
+
+    def record_sequence(
+        self, functions: Sequence[Function], values: Mapping[str, Any]
+    ) -> list[Recorded]:
+        """The graphs of functions of which later ones read what earlier ones computed."""
         with torch.cuda.device(self._device):
-            return self._record(function)
+            reserved = self._reserve(functions, values)
+            shared, recorded = dict(values), []
+            for function in functions:
+                recorded.append(_capture([function], shared, self._handle, reserved))
+                reserved = 0
+            return recorded
 
     def stream(self) -> int | None:
         """The device's current stream; None while it is being recorded."""
@@ -37,16 +49,17 @@ class GraphPool:
             return None
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
-    def _record(self, function: Callable[[], Any]) -> Recorded:
+    def _reserve(self, functions: Sequence[Function], values: Mapping[str, Any]) -> int:
+        """The bytes to reserve for the first graphs; others use the memory that is there."""
         if self._handle is not None:
-            return _capture(function, self._handle)
+            return 0
         torch.cuda.reset_peak_memory_stats()
         allocated = torch.cuda.memory_allocated()
-        held = _held_bytes(function, 0)
+        held = _held_bytes(functions, values, 0)
         needed = torch.cuda.max_memory_allocated() - allocated
-        reserved = best_reserve(needed, held, lambda size: _held_bytes(function, size))
+        found = best_reserve(needed, held, lambda size: _held_bytes(functions, values, size))
         self._handle = torch.cuda.graph_pool_handle()
-        return _capture(function, self._handle, reserved)
+        return found
 
 
 def best_reserve(needed: int, held: int, try_reserve: Callable[[int], int]) -> int:
@@ -62,12 +75,13 @@ def best_reserve(needed: int, held: int, try_reserve: Callable[[int], int]) -> i
     return best
 
 
-def _held_bytes(function: Callable[[], Any], reserved: int) -> int:
-    """The bytes that a graph of this function holds, recorded and dropped."""
+def _held_bytes(functions: Sequence[Function], values: Mapping[str, Any], reserved: int) -> int:
+    """The bytes that one graph of these functions holds, recorded and dropped."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     try:
-        graph, _ = _capture(function, torch.cuda.graph_pool_handle(), reserved)
+        handle = torch.cuda.graph_pool_handle()
+        graph, _ = _capture(functions, dict(values), handle, reserved)
     except torch.OutOfMemoryError:
         if not reserved:
             raise
@@ -77,17 +91,22 @@ def _held_bytes(function: Callable[[], Any], reserved: int) -> int:
     return held
 
 
-def _capture(function: Callable[[], Any], handle: Any, reserved: int = 0) -> Recorded:
+def _capture(
+    functions: Sequence[Function], shared: dict[str, Any], handle: Any, reserved: int
+) -> Recorded:
+    """One graph of functions, with the results of the last one."""
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    results: list[Any] = []
     try:
         with torch.cuda.graph(graph, pool=handle, capture_error_mode="thread_local"):
             if reserved:
                 torch.empty(reserved, dtype=torch.uint8, device="cuda")
-            results = function()
+            for function in functions:
+                results.append(function(shared))  # all are kept: they hold their memory
     except BaseException:
         _leave_capture(stream)
         raise
-    return graph, results
+    return graph, results[-1]
 
 
 def _leave_capture(stream: torch.cuda.Stream) -> None:
