@@ -64,7 +64,10 @@ CASES = {
     "fp16": Case(("quantize", "--to", "fp16"), ("converter-float16",), models.NINE),
     "int4": Case(("quantize", "--to", "int4"), ("ort-int4",), ("minilm", "mnist-8")),
     "int4-tuned": Case(("quantize", "--to", "int4", "--tune", "1min"), (), ("mnist-8",)),
-    "int2": Case(("quantize", "--to", "int2", "--tune", "10min"), (), ("minilm", "mnist-8")),
+    # a smaller drop would be bought with more bits
+    "int2": Case(
+        ("quantize", "--to", "int2", "--tune", "10min", "--drop", "7%"), (), ("minilm", "mnist-8")
+    ),
     "smollm2": Case(("quantize", "--to", "int4", "--bits", "5.5"), ("ort-int4",), ("smollm2",)),
     "prune": Case(("prune", "--keep", "0.5"), _PRUNERS, models.NINE),
 }  # fmt: skip

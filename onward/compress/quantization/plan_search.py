@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onward.compress.progress_steps import Progress
 from onward.compress.quality import Quality
 from onward.compress.quantization.faster_kinds import choose_kinds
-from onward.compress.quantization.fusion_check import drop_unfused
+from onward.compress.quantization.fusion_check import drop_unfused, is_widened_at_load
 from onward.compress.quantization.lossy_groups import RatedPlan, undo_lossy
 from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
@@ -96,11 +96,11 @@ def search_plan(
     else:
         progress("reading the engine's optimised graph", 0, None)
         plan, model = drop_unfused(quantizer, plan, undone, subject.provider)
-        first = plan
-        plan = choose_kinds(quantizer, plan, subject.feeds, subject.providers, progress)
-        model = model if plan == first else quantizer.write(plan)
-        faster = undo_slow(quantizer, plan, subject.feeds, subject.providers, undone, progress)
-        plan, model = (plan, model) if faster == plan else (faster, quantizer.write(faster))
+        if not is_widened_at_load(model, plan, subject.provider):
+            first, run_by = plan, (subject.feeds, subject.providers)
+            plan = choose_kinds(quantizer, plan, *run_by, progress)
+            plan = undo_slow(quantizer, plan, *run_by, undone, progress)
+            model = model if plan == first else quantizer.write(plan)
     if not plan:
         return PlanSearchResult(plan, model, size_of(model), undone=undone)
     progress("comparing outputs with float", 0, None)

@@ -7,7 +7,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.fusion_check import UNFUSED, drop_unfused, find_unfused
+from onward.compress.quantization.fusion_check import (
+    UNFUSED,
+    drop_unfused,
+    find_unfused,
+    is_widened_at_load,
+)
+from onward.compress.quantization.half.quantizer import HalfQuantizer
 from onward.sessions.inference import InferenceSession
 from tests.compress.quantization.conftest import count_operators
 from tests.compress.quantization.simple_quantizer import SimpleQuantizer
@@ -38,3 +44,16 @@ def test_other_engines_are_not_asked(model: ir.Model, rows: dict[str, Any]) -> N
     quantizer = make(model, rows)
     plan, _ = drop_unfused(quantizer, quantizer.plan, {}, "OpenVINOExecutionProvider")
     assert plan == quantizer.plan
+
+
+def test_weights_that_are_stored_in_16_bits_are_widened_when_a_model_is_loaded(
+    model: ir.Model, rows: dict[str, Any]
+) -> None:
+    for kind in ("float16", "bfloat16"):
+        stored = HalfQuantizer(model, None, kind=kind)
+        assert is_widened_at_load(stored.write(stored.plan), stored.plan, CPU)
+        assert not is_widened_at_load(model, stored.plan, "OpenVINOExecutionProvider")
+    computed = HalfQuantizer(model, None, store_only=False)
+    assert not is_widened_at_load(computed.write(computed.plan), computed.plan, CPU)
+    integers = make(model, rows)
+    assert not is_widened_at_load(integers.write(integers.plan), integers.plan, CPU)
