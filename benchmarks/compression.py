@@ -75,7 +75,8 @@ CASES = {
 
 def main() -> None:
     given = _arguments()
-    python = given.peers_python or _peers_environment()
+    named = given.peers_python  # peers run in other folders
+    python = os.path.abspath(named) if named else _peers_environment()
     rows: list[dict[str, Any]] = []
     console = Console(width=160)
     for name in given.cases or CASES:
