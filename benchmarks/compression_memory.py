@@ -2,9 +2,9 @@
 
     python benchmarks/compression_memory.py [--layers 48]
 
-calibration: a CNN becomes int8 with 8 batches of data, and with 512. large: a model of 3 GB with
-its weights in a second file becomes int4. Each runs in a separate process; its peak is that of the
-resident memory, with pages of mapped files.
+calibration: a MobileNetV2 becomes int8 with 8 batches of data, and with 512. large: a model of 3 GB
+with its weights in a second file becomes int4. Each runs in a separate process; its peak is that of
+the resident memory, with pages of mapped files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ BATCHES = (8, 512)
 
 
 def main(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="compression_memory.py", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="compression_memory.py", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--layers", type=int, default=48, help="of 64 MiB each")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args(words)
@@ -40,16 +42,16 @@ def main(words: list[str]) -> None:
         run(*given.one)
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure("calibration", folder, batches=str(count)) for count in BATCHES]
+        rows = [measure("calibration", str(count), batches=count) for count in BATCHES]
         write_large(Path(folder) / "large.onnx", given.layers)
         rows.append(measure("large", folder, megabytes=given.layers * 64))
     print(f"{rows[1]['peak_mb'] / rows[0]['peak_mb']:.3f} times the memory with 512 batches")
     print(report.write("compression_memory", rows))
 
 
-def measure(case: str, folder: str, **facts: Any) -> dict[str, Any]:
-    """The peak memory of a case in a separate process."""
-    command = [sys.executable, __file__, "--one", case, facts.get("batches", folder)]
+def measure(case: str, argument: str, **facts: Any) -> dict[str, Any]:
+    """The peak memory of a case in a separate process; `facts` are of its row."""
+    command = [sys.executable, __file__, "--one", case, argument]
     began = time.perf_counter()
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = json.loads(answer.splitlines()[-1])
@@ -58,16 +60,16 @@ def measure(case: str, folder: str, **facts: Any) -> dict[str, Any]:
     return row
 
 
-def run(case: str, what: str) -> None:
+def run(case: str, argument: str) -> None:
+    """Run a case: with a number of batches, or in a folder with a large model."""
     if case == "calibration":
         model = onward.new_model("mobilenet", image=(3, 64, 64), classes=10)
-        quantize(model, batches(int(what)), to="int8")
+        quantize(model, batches(int(argument)), to="int8")
         facts = {}
     else:
-        path = Path(what) / "large.onnx"
-        done = quantize(path, to="int4")
-        done.save(Path(what) / "small.onnx")
-        written = sum(file.stat().st_size for file in Path(what).glob("small*"))
+        folder = Path(argument)
+        quantize(folder / "large.onnx", to="int4").save(folder / "small.onnx")
+        written = sum(file.stat().st_size for file in folder.glob("small*"))
         facts = {"written_mb": round(written / 1e6)}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     print(json.dumps({"peak_mb": round(peak), **facts}))

@@ -91,7 +91,7 @@ class CapturedProgram:
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
         compiled = self._compile(self._expected)
         generator = torch.get_rng_state() if self._may_recompute else None
-        inputs = self._with_random_numbers(compiled, given)
+        inputs = _with_random_numbers(compiled, given)
         recorded = compiled.recorded
         runs = compiled.runs if recorded is None else recorded.choose(inputs)
         values = _run_forward(compiled, runs, inputs)
@@ -113,18 +113,6 @@ class CapturedProgram:
             self._write_changes(values, module_tensors, call)
             tensors = {name: values[name] for name in self._results}
         return self._rebuild(tensors, module_tensors, call)
-
-    def _with_random_numbers(
-        self, compiled: _Compiled, given: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """The inputs of the forward: of the module, of the call, and random numbers."""
-        values = dict(given)
-        if compiled.noise is not None:
-            values[NOISE] = torch.rand(compiled.noise.count(values))
-        if DRAW in compiled.inputs and DRAW not in values:
-            device = next(iter(values.values())).device
-            values[DRAW] = torch.randint(1 << 31, (3,), device=device)
-        return values
 
     def _write_changes(
         self, values: Mapping[str, Tensor], module_tensors: Mapping[str, Tensor], call: Any
@@ -154,7 +142,7 @@ class CapturedProgram:
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
         compiled = self._compile(self._expected)
         with torch.no_grad():
-            inputs = self._with_random_numbers(compiled, given)
+            inputs = _with_random_numbers(compiled, given)
             found = _run_forward(compiled, compiled.runs, inputs)
             for output, cotangent in compiled.cotangents.items():
                 found[cotangent] = torch.ones_like(found[output])
@@ -193,7 +181,7 @@ class CapturedProgram:
             with torch.random.fork_rng(devices=()):
                 assert generator is not None
                 torch.set_rng_state(generator)
-                inputs = self._with_random_numbers(compiled, given)
+                inputs = _with_random_numbers(compiled, given)
                 found = _run_forward(compiled, compiled.runs, inputs)
             found |= {compiled.cotangents[name]: cotangents[name] for name in chosen}
             gradients: dict[str, Tensor] = {}
@@ -311,6 +299,17 @@ class CapturedProgram:
             save(model.clone(), path)
             paths.append(path)
         return paths
+
+
+def _with_random_numbers(compiled: _Compiled, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs of the forward: of the module, of the call, and random numbers."""
+    values = dict(given)
+    if compiled.noise is not None:
+        values[NOISE] = torch.rand(compiled.noise.count(values))
+    if DRAW in compiled.inputs and DRAW not in values:
+        device = next(iter(values.values())).device
+        values[DRAW] = torch.randint(1 << 31, (3,), device=device)
+    return values
 
 
 def _run_forward(

@@ -76,7 +76,7 @@ class RecordedRuns:
 
     def choose(self, values: Mapping[str, Tensor]) -> Runs:
         """The functions to run a call with; `values` are the inputs of the forward."""
-        if self._backward.calls < WARM_CALLS or self._is_pending() or _must_run_in_autograd():
+        if self._backward.calls < WARM_CALLS or self._is_pending() or _must_run_unrecorded():
             return self._plain
         here = (self._pool.stream(), threading.get_ident())
         if here[0] is None:  # somebody else is recording
@@ -140,7 +140,8 @@ class _Recording:
         here: Any,
     ) -> None:
         if len({tensor.device for tensor in values.values()}) > 1:
-            raise ValueError("its tensors are on several devices")  # kernels read some when called
+            # a kernel is launched with the number in a CPU's scalar, which a graph would keep
+            raise ValueError("its tensors are on several devices")
         self.places, self.here = places, here
         given = {name: _copy(values[name]) for name in names.given if name in values}
         held = {**values, **given}
@@ -220,10 +221,11 @@ def _places(tensors: Iterable[Tensor]) -> Any:
     return list(map(Tensor.data_ptr, held)), list(map(Tensor.stride, held))
 
 
-def _must_run_in_autograd() -> bool:
-    """Whether saved values are not the program's own: checkpointing and offloading change them.
+def _must_run_unrecorded() -> bool:
+    """Whether a call cannot be replayed.
 
-    In distributed training, gradients leave while the backward runs.
+    In distributed training, gradients are sent while the backward runs. Checkpointing and
+    offloading give the backward other saved values than those in the graphs' memory.
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return True

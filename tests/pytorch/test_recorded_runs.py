@@ -239,6 +239,17 @@ def test_checkpointing_computes_the_call_again(device: str) -> None:
         assert_equal(net, ours)
 
 
+def test_saved_values_may_be_offloaded(device: str) -> None:
+    net, ours = pair(device)
+    record(ours, device, net)
+    for batch in batches(device, 2):
+        for each in (net, ours):
+            with torch.autograd.graph.save_on_cpu():
+                loss, _ = each(*batch)
+            loss.backward()
+        assert_equal(net, ours)
+
+
 def test_what_cannot_be_recorded_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
