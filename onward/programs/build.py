@@ -87,6 +87,7 @@ def build_program(
     """
     settings = TrainingOptions.of(options)
     if loss is None or optimizer is None:
+        load(model, any_domain=True)  # a path where nothing is has an error of its own
         missing = "loss" if loss is None else "optimizer"
         raise OptionError(
             f"a training session needs a model, a loss and an optimizer; it has no {missing}\n"

@@ -27,6 +27,7 @@ from onward.providers.torch.dtypes import DTYPES
 from onward.providers.torch.fused_attention import fuse_attention
 from onward.providers.torch.inductor import make_inductor
 from onward.providers.torch.provider import TorchProvider, make_torch
+from onward.providers.torch.split_cross_entropy import split_cross_entropy
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -122,6 +123,8 @@ class TorchEngine:
         lowered = TRAINING(model)
         # before the split: else the backward would compute attention's forward again
         fuse_attention(lowered, self._provider.device)
+        if self._provider.compiler is not None:
+            split_cross_entropy(lowered)  # before it, too: for the choice of saved values
         return lowered
 
     def open(self, model: ir.Model, *, is_forward: bool = False) -> Run:

@@ -22,7 +22,7 @@ from onward.passes.sequences import replace_sequences_by_slices
 from onward.programs.build import prepare_training_graph
 from onward.programs.program import DRAW
 from onward.programs.recompute import recompute_cheap_values
-from onward.pytorch.sizes import Numbers, byte_counter, fix_sizes
+from onward.pytorch.sizes import Numbers, byte_counter, fix_sizes, known_shapes, restore_shapes
 
 NOISE = "onward.noise"  # uniform random numbers, for engines that are fed with them
 COTANGENT = "{}.cotangent"
@@ -60,8 +60,10 @@ def build_joint(
     model is not changed.
     """
     copy = model.clone()
-    copy = PREPARE(copy if fixed is None else fix_sizes(copy, fixed))
-    copy = restore_operators(replace_sequences_by_slices(copy))
+    copy = copy if fixed is None else fix_sizes(copy, fixed)
+    shapes = known_shapes(copy)
+    copy = restore_operators(replace_sequences_by_slices(PREPARE(copy)))
+    restore_shapes(copy, shapes)
     outputs = tuple(str(value.name) for value in copy.graph.outputs)
     draws = prepare_training_graph(copy, ())
     if not wrt or not differentiated:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 import sympy
 
+_INFERRED = "unk__"  # how onnx' shape inference begins the name of a size that it does not know
+
 Numbers = Mapping[str, int]  # of each symbol, such as {"s77": 8}
 
 
@@ -21,6 +23,33 @@ def fix_sizes(model: ir.Model, numbers: Numbers) -> ir.Model:
                 [dim if size is None else size for dim, size in zip(value.shape, sizes)]
             )
     return model
+
+
+def known_shapes(model: ir.Model) -> dict[str, ir.Shape]:
+    """The shapes that torch gave to a captured model's values, by name."""
+    values = (value for node in model.graph for value in node.outputs)
+    return {str(v.name): v.shape for v in values if v.shape is not None and _is_known(v.shape)}
+
+
+def restore_shapes(model: ir.Model, shapes: Mapping[str, ir.Shape]) -> None:
+    """Give values whose sizes passes lost the shapes that torch gave them, in place.
+
+    onnx infers no sizes of a view whose target is computed in the graph.
+    """
+    for value in (value for node in model.graph for value in node.outputs):
+        shape = shapes.get(str(value.name))
+        if shape is None or (value.shape is not None and _is_known(value.shape)):
+            continue
+        if value.shape is None or len(value.shape) == len(shape):
+            value.shape = shape.copy()
+
+
+def _is_known(shape: ir.Shape) -> bool:
+    """Whether no size was left open, or named by shape inference alone."""
+    return not any(
+        isinstance(dim, ir.SymbolicDim) and (dim.value is None or dim.value.startswith(_INFERRED))
+        for dim in shape
+    )
 
 
 def byte_counter(numbers: Numbers) -> Callable[[ir.Value], int | None]:

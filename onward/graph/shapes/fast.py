@@ -150,7 +150,7 @@ def _second(node: ir.Node) -> Sizes | None:
 
 
 def _summed(node: ir.Node, sizes: Sizes) -> Sizes | None:
-    """ReduceSum or ReduceMean over constant axes."""
+    """A reduction over constant axes."""
     axes = _axes(node, len(sizes))
     if not axes:
         return None
@@ -239,6 +239,7 @@ _LAWS: dict[str, Callable[[ir.Node, Sizes], Sizes | None]] = {
     "Flatten": _flattened,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "ReduceLogSumExp": _summed,
     "ReduceMean": _summed,
     "ReduceSum": _summed,
     "Reshape": _reshaped,

@@ -27,6 +27,7 @@ PLAIN: dict[str, tuple[Build, list[Any]]] = {
     "batches": (lambda op, a, b: op.MatMul(a, b), [(2, 1, 3, 4), (6, 4, 5)]),
     "sum": (lambda op, a: op.ReduceSum(a, [0, -1], keepdims=0), [("n", 3, 4)]),
     "mean, kept": (lambda op, a: op.ReduceMean(a, [1], keepdims=1), [("n", 3, 4)]),
+    "log of the sum of exp": (lambda op, a: op.ReduceLogSumExp(a, [1], keepdims=1), [("n", 3)]),
     "reshape": (lambda op, a: op.Reshape(a, [2, 6]), [(3, 4)]),
     "reshape, one size open": (lambda op, a: op.Reshape(a, [2, -1]), [(3, 4)]),
     "reshape to a scalar": (lambda op, a: op.Reshape(a, []), [(1, 1)]),

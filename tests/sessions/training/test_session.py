@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import onward
-from onward.errors import FeedError, OptionError
+from onward.errors import FeedError, FileMissing, OptionError
 from onward.losses import L1, MSE, CrossEntropy, Output, Total
 from onward.optimizers import SGD, AdamW
 from onward.optimizers.ema import EMA
@@ -372,3 +372,8 @@ def test_outputs_that_a_step_leaves_out_are_predicted_all_the_same() -> None:
     assert one.output_names == ["loss", "scores"]
     found = one.predict({"x": np.ones((2, 3), np.float32)})
     assert found["probabilities"].tolist() == [[0.5, 0.5]] * 2
+
+
+def test_a_path_where_nothing_is_is_named() -> None:
+    with pytest.raises(FileMissing, match="no model at programm"):
+        TrainingSession("programm")

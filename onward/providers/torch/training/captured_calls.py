@@ -36,32 +36,36 @@ class _Recorded:
     arguments: list[Tensor]
     results: PackedResults
 
-    def replay(self, given: Sequence[Tensor]) -> Any:
+    def replay(self, given: Sequence[Tensor]) -> PackedResults:
+        """Replay it; the results are valid until the next graph of the pool is replayed."""
         if given:
             torch._foreach_copy_(self.arguments, list(given))
         self.graph.replay()
-        return self.results.copy()
+        return self.results
 
 
 class CapturedCalls:
     """A function of tensors whose kernels are recorded as CUDA graphs.
 
     A function that cannot be recorded (it waits for the device, or allocates outside of torch) runs
-    as it is, after a warning.
+    as it is, after a warning. With `packs_results`, small results are `PackedTensor`s.
     """
 
-    def __init__(self, function: Callable[..., Any], pool: GraphPool) -> None:
+    def __init__(
+        self, function: Callable[..., Any], pool: GraphPool, *, packs_results: bool = False
+    ) -> None:
         self._function, self._pool = function, pool
+        self._copy = PackedResults.copy_packed if packs_results else PackedResults.copy
         self._recorded: dict[Any, _Recorded] = {}
         self._seen: set[Any] = set()
         self._is_broken = False
 
     def __call__(self, *given: Tensor) -> Any:
-        key = tuple((x.shape, x.stride(), x.dtype) for x in given)
+        key = tuple([(x.shape, x.stride(), x.dtype) for x in given])
         found = self._recorded.get(key)
         if found is None:
             found = self._record(key, given)
-        return self._function(*given) if found is None else found.replay(given)
+        return self._function(*given) if found is None else self._copy(found.replay(given))
 
     def _record(self, key: Any, given: Sequence[Tensor]) -> _Recorded | None:
         """Record a call, if one with these shapes has run before."""

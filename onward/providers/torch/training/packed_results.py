@@ -7,7 +7,7 @@ others of a type together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,7 +38,7 @@ class PackedResults:
             parts, begin = [], 0
             for key, x in small.items():
                 flat = x.contiguous().reshape(-1).view(torch.uint8)
-                filled = flat.new_zeros(-len(flat) % _ALIGNED)
+                filled = flat.new_empty(-len(flat) % _ALIGNED)  # no one reads it
                 parts += [flat, filled]
                 strides = torch.empty(x.shape, device="meta").stride()
                 self._places[key] = _Place(x.dtype, x.shape, strides, begin // x.itemsize)
@@ -51,12 +51,15 @@ class PackedResults:
 
     def copy(self) -> Any:
         """The results in memory of their own."""
-        copies: dict[int, Tensor] = {}
+        return _unpacked(self.copy_packed())
+
+    def copy_packed(self) -> Any:
+        """The same, but small ones as a `PackedTensor`: for those who may never read them."""
+        copies: dict[int, Tensor | PackedTensor] = {}
         if self._buffer is not None:
             packed = self._buffer.clone()
             for key, place in self._places.items():
-                read = packed.view(place.dtype)
-                copies[key] = read.as_strided(place.shape, place.strides, place.first)
+                copies[key] = PackedTensor(packed, place)
         for tensors in self._others.values():
             made = [torch.empty_like(tensor) for tensor in tensors]
             torch._foreach_copy_(made, tensors)
@@ -73,11 +76,42 @@ class _Place(NamedTuple):
     first: int
 
 
-def _replaced(results: Any, copies: Mapping[int, Tensor]) -> Any:
+class PackedTensor(NamedTuple):
+    """A tensor in a buffer of several. To make it takes the host as long as to copy the buffer."""
+
+    buffer: Tensor
+    place: _Place
+
+    def tensor(self) -> Tensor:
+        dtype, shape, strides, first = self.place
+        return self.buffer.view(dtype).as_strided(shape, strides, first)
+
+
+def unpacked(value: Any) -> Any:
+    """The tensor of a `PackedTensor`; anything else as it is."""
+    return value.tensor() if type(value) is PackedTensor else value
+
+
+def stacked(values: Sequence[Tensor | PackedTensor]) -> Tensor:
+    """Scalars as a vector; those at one place of their buffers are read with few operations."""
+    packed = [each for each in values if type(each) is PackedTensor]
+    if len(packed) < len(values) or len({each.place for each in packed}) != 1:
+        return torch.stack([unpacked(each) for each in values])
+    dtype, _, _, first = packed[0].place
+    return torch.stack([each.buffer for each in packed]).view(dtype)[:, first]
+
+
+def _unpacked(results: Any) -> Any:
+    if type(results) in (list, tuple):
+        return type(results)(_unpacked(each) for each in results)
+    return unpacked(results)
+
+
+def _replaced(results: Any, copies: Mapping[int, Tensor | PackedTensor]) -> Any:
     if isinstance(results, Tensor):
         return copies[id(results)]
     if isinstance(results, (list, tuple)):
-        return type(results)(_replaced(each, copies) for each in results)
+        return type(results)([_replaced(each, copies) for each in results])
     return results
 
 

@@ -5,14 +5,14 @@ Reading one copies a byte, which takes the host about as long for one as for man
 
 from __future__ import annotations
 
-import torch
-
 from onward.providers.torch.dtypes import Tensor
+from onward.providers.torch.training.packed_results import PackedTensor, stacked
 
 
 class PendingFlags:
     """Flags that no one has read yet.
 
+    >>> import torch
     >>> flags = PendingFlags()
     >>> first, second = flags.add(torch.tensor(True)), flags.add(torch.tensor(False))
     >>> bool(first), bool(second)
@@ -22,7 +22,7 @@ class PendingFlags:
     def __init__(self) -> None:
         self._pending: list[PendingFlag] = []
 
-    def add(self, tensor: Tensor) -> PendingFlag:
+    def add(self, tensor: Tensor | PackedTensor) -> PendingFlag:
         """A flag whose tensor no one will change."""
         flag = PendingFlag(tensor, self)
         self._pending.append(flag)
@@ -31,7 +31,7 @@ class PendingFlags:
     def read(self) -> None:
         """Read all of them with one copy from the device."""
         pending, self._pending = self._pending, []
-        numbers = torch.stack([flag.tensor for flag in pending]).tolist()
+        numbers = stacked([flag.tensor for flag in pending]).tolist()
         for flag, number in zip(pending, numbers):
             flag.value = number
 
@@ -39,7 +39,7 @@ class PendingFlags:
 class PendingFlag:
     """True or false, once it is read: others that wait are read with it."""
 
-    def __init__(self, tensor: Tensor, group: PendingFlags) -> None:
+    def __init__(self, tensor: Tensor | PackedTensor, group: PendingFlags) -> None:
         self.tensor, self._group = tensor, group
         self.value: bool | None = None
 

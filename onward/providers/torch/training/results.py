@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onward.providers.torch.tensors import to_numpy
+from onward.providers.torch.training.packed_results import unpacked
 
 
 class TorchResults(Mapping[str, Any]):
@@ -19,10 +20,9 @@ class TorchResults(Mapping[str, Any]):
         self._read: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if not self._as_numpy:
-            return self._tensors[name]
         if name not in self._read:
-            self._read[name] = to_numpy(self._tensors[name])
+            tensor = unpacked(self._tensors[name])
+            self._read[name] = to_numpy(tensor) if self._as_numpy else tensor
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -104,9 +104,9 @@ class StepCalls:
     def _write(self, name: str, write: Callable[[], Function], first: bool = True) -> Function:
         """The function of this name, written at its first use."""
         if (name, first) not in self._written:
-            function = write()
+            function = _without_autograd(write())
             if self._pool is not None:
-                function = CapturedCalls(function, self._pool)
+                function = CapturedCalls(function, self._pool, packs_results=name == "step")
             self._written[name, first] = function
         return self._written[name, first]
 
@@ -114,10 +114,19 @@ class StepCalls:
 def call(function: Function, given: list[Any], graph: TorchGraph | None = None) -> Any:
     """Call a function of a step; an error names the node that failed."""
     try:
-        with torch.no_grad(), without_weight_cache():
-            return function(*given)
+        return function(*given)
     except Exception as error:
         raise _failure(error, graph) from error
+
+
+def _without_autograd(function: Function) -> Function:
+    """The function; a replay of its recording needs neither, and is spared their time."""
+
+    def run(*given: Any) -> Any:
+        with torch.no_grad(), without_weight_cache():
+            return function(*given)
+
+    return run
 
 
 def _failure(error: Exception, graph: TorchGraph | None) -> ProviderError | Exception:

@@ -41,6 +41,7 @@ class StepScalars:
         }
         self.kept_scale: KeptScale | None = None  # a dynamic loss scale; None: the host has it
         self._draw = self.inputs[DRAW].unbind()
+        self._drawn: Draw | None = None  # what they hold
         self._written: dict[int, float] = {}
 
     def write(self, tensor: Tensor, number: float) -> None:
@@ -62,10 +63,15 @@ class StepScalars:
 
     def write_draw(self, draw: Draw) -> None:
         """Write the seed, step and micro-batch that the train graph's random numbers depend on."""
+        if draw == self._drawn:
+            return
         for i, number in enumerate(draw):
-            self.write(self._draw[i], (number + (1 << 63)) % (1 << 64) - (1 << 63))
+            if self._drawn is None or number != self._drawn[i]:
+                self._draw[i].fill_((number + (1 << 63)) % (1 << 64) - (1 << 63))
+        self._drawn = draw
 
     def draw_advanced(self) -> None:
         """A whole step has advanced the step that random numbers depend on."""
-        step = self._draw[1]
-        self._written[id(step)] += 1
+        assert self._drawn is not None
+        seed, step, micro = self._drawn
+        self._drawn = Draw(seed, step + 1, micro)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onward.providers.torch.training.packed_results import PackedResults
+from onward.providers.torch.training.packed_results import PackedResults, PackedTensor
 from onward.providers.torch.training.pending_flags import PendingFlags
+from onward.providers.torch.training.results import TorchResults
 
 DTYPES = (
     torch.bool, torch.uint8, torch.int16, torch.bfloat16, torch.float32, torch.int64, torch.float64,
@@ -59,3 +60,24 @@ def test_flags_that_wait_are_read_together(monkeypatch: pytest.MonkeyPatch) -> N
     assert [bool(flag) for flag in reversed(added)] == values[::-1]
     assert len(reads) == 1
     assert bool(flags.add(torch.tensor(True))) and len(reads) == 2
+
+
+def test_small_results_may_stay_packed_until_they_are_read() -> None:
+    loss, flag, large = torch.tensor(0.5), torch.tensor(True), torch.arange(100.0)
+    packed = PackedResults(((loss, large), flag)).copy_packed()
+    assert isinstance(packed[0][0], PackedTensor) and isinstance(packed[1], PackedTensor)
+    assert torch.equal(packed[0][0].tensor(), loss) and torch.equal(packed[0][1], large)
+    results = TorchResults({"loss": packed[0][0]}, as_numpy=False)
+    assert torch.equal(results["loss"], loss) and results["loss"] is results["loss"]
+    assert TorchResults({"loss": packed[0][0]}, as_numpy=True)["loss"] == 0.5
+
+
+@pytest.mark.parametrize("places", ["one", "several", "mixed"])
+def test_packed_flags_are_read_together(places: str) -> None:
+    values = [True, False, True]
+    flags, added = PendingFlags(), []
+    for number, value in enumerate(values):
+        beside = [torch.zeros(number if places == "several" else 0, dtype=torch.int64)]
+        _, tensor = PackedResults(([torch.tensor(1.0), *beside], torch.tensor(value))).copy_packed()
+        added.append(flags.add(tensor.tensor() if places == "mixed" and number else tensor))
+    assert [bool(flag) for flag in added] == values

@@ -21,7 +21,8 @@ from onward.providers.torch.training.sparse_rows import sum_rows, with_sparse_ro
 from tests.programs.test_row_gradients import ROWS, SIZE, bag_of_words
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
-OPTIMIZERS = {"sgd": optimizers.SGD(lr=0.5), "adagrad": optimizers.Adagrad(lr=0.1)}
+# eps: else a gradient that is all rounding would be a step as long as any other
+OPTIMIZERS = {"sgd": optimizers.SGD(lr=0.5), "adagrad": optimizers.Adagrad(lr=0.1, eps=1e-3)}
 
 
 def opened(
