@@ -212,7 +212,7 @@ def answer_requests(step: Callable[[], Any], device: str, began: float) -> None:
         wait()
         times.append((time.perf_counter() - began) / STEPS * 1e3)
     peak = used_memory() / 2**30 if cuda else 0.0
-    print(json.dumps({"ms": round(statistics.median(times), 2), "gib": round(peak, 2)}), flush=True)
+    print(json.dumps({"ms": round(statistics.median(times), 3), "gib": round(peak, 2)}), flush=True)
 
 
 def print_kernels(step: Callable[[], Any], device: str) -> None:

@@ -44,7 +44,7 @@ ROWS = {
     "int8": {"stash": "int8"},
 }
 EAGER = "eager"  # a row of torch alone, on CUDA
-ON_CUDA = ("none", "75%", "50%", "level 1", "level 2", EAGER)
+ON_CUDA = (*ROWS, EAGER)
 SEARCHED = ("none", "50%", "level 2", EAGER)
 PROVIDERS = {
     "onnxruntime": "CPUExecutionProvider",

@@ -2,7 +2,8 @@
 
     y = onward::RunAfter(x, token)                  x, not before the token is computed
     h = onward::OffloadToHost(x)                    x, in host memory
-    p = onward::FetchFromHost(h, token)             x, on its way back to the device
+    s = onward::AwaitOffload(h, x)                  h, once it is there: x lives until then
+    p = onward::FetchFromHost(s, token)             x, on its way back to the device
     y = onward::AwaitFetch(p)                       x, on the device
     q, scale = onward::QuantizeActivation(x)        8-bit blocks of 256 numbers, a scale for each
     y = onward::DequantizeActivation(q, scale, shape)   x, rounded
@@ -22,7 +23,8 @@ from onward.graph.scopes import COMPOSITES
 from onward.passes.function_ops import FunctionOps
 
 RUN_AFTER = "RunAfter"
-OFFLOAD, FETCH, AWAIT_FETCH = "OffloadToHost", "FetchFromHost", "AwaitFetch"
+OFFLOAD, AWAIT_OFFLOAD = "OffloadToHost", "AwaitOffload"
+FETCH, AWAIT_FETCH = "FetchFromHost", "AwaitFetch"
 QUANTIZE, DEQUANTIZE = "QuantizeActivation", "DequantizeActivation"
 BLOCK = 256  # numbers that share a scale
 LARGEST = 127.0  # of 8 bits with a sign
@@ -53,7 +55,12 @@ def is_await(node: ir.Node) -> bool:
 
 def puts_away(node: ir.Node) -> bool:
     """Whether a node of the forward pass stores a value for the backward pass."""
-    return node.domain == COMPOSITES and node.op_type in (OFFLOAD, QUANTIZE)
+    return node.domain == COMPOSITES and node.op_type in (OFFLOAD, AWAIT_OFFLOAD, QUANTIZE)
+
+
+def is_on_host(node: ir.Node) -> bool:
+    """Whether the result of a node is in host memory."""
+    return node.domain == COMPOSITES and node.op_type in (OFFLOAD, AWAIT_OFFLOAD)
 
 
 def runs_in_order(node: ir.Node) -> bool:
@@ -74,6 +81,11 @@ def _run_after(op: FunctionOps) -> list[ir.Value]:
 
 def _offload(op: FunctionOps) -> list[ir.Value]:
     return [op.Identity(op.argument("x"))]
+
+
+def _await_offload(op: FunctionOps) -> list[ir.Value]:
+    held, _ = op.argument("held"), op.argument("x")
+    return [op.Identity(held)]
 
 
 def _fetch(op: FunctionOps) -> list[ir.Value]:
@@ -107,6 +119,7 @@ def _dequantize(op: FunctionOps) -> list[ir.Value]:
 _BODIES: dict[str, Callable[[FunctionOps], list[ir.Value]]] = {
     RUN_AFTER: _run_after,
     OFFLOAD: _offload,
+    AWAIT_OFFLOAD: _await_offload,
     FETCH: _fetch,
     AWAIT_FETCH: _offload,
     QUANTIZE: _quantize,

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onward.errors import OptionError
 from onward.formatting import percent, show_bytes, show_count
 from onward.passes.composites import inline_calls
-from onward.passes.memory_functions import OFFLOAD, is_barrier
+from onward.passes.memory_functions import is_barrier, is_on_host
 from onward.passes.pipelines import TRAINING
 from onward.programs.memory.forward_backward import divide_train_graph, storages
 from onward.programs.memory.repeat_nodes import without_copies
@@ -170,7 +170,7 @@ def _activations(train: ir.Model, program: Program, sizes: Mapping[str, int]) ->
     everything = storages(parts.place)
     steps = make_schedule(parts, everything)
     elsewhere = [parameter.gradient for parameter in layout.parameters]
-    elsewhere += [node_key(node) for node in train.graph if node.op_type == OFFLOAD]
+    elsewhere += [node_key(node) for node in train.graph if is_on_host(node)]
     return ActivationBytes(
         peak=peak_of(steps, measured.bytes_of, elsewhere),
         waiting=sum(

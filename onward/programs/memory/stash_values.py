@@ -10,6 +10,7 @@ from onward.graph.dtypes import FLOATS
 from onward.graph.scopes import COMPOSITES
 from onward.passes.memory_functions import (
     AWAIT_FETCH,
+    AWAIT_OFFLOAD,
     BLOCK,
     DEQUANTIZE,
     FETCH,
@@ -25,6 +26,7 @@ from onward.programs.memory.train_sizes import COPY_OF, TrainSizes, node_key
 
 _SMALLEST = 1 << 16  # bytes: to move or convert less takes longer than it is worth
 _AHEAD = 32  # backward nodes that run while a value is fetched
+_UNDER_WAY = 2  # copies to the host that the forward pass does not wait for
 
 
 @dataclass
@@ -59,6 +61,7 @@ def stash_values(
             given = node.inputs[index]
             assert given is not None
             node.replace_input_with(index, writer.view(given, views, node))
+    writer.await_offloads()
     return count
 
 
@@ -101,6 +104,27 @@ class _Writer:
         for each in (fetched, ready):
             each.type, each.shape = value.type, value.shape
         return ready
+
+    def await_offloads(self) -> None:
+        """Wait for each copy to the host before the second after it, or before it is fetched.
+
+        A value lives until then: without it, all could be on their way, in device memory still.
+        """
+        under_way: dict[ir.Value, ir.Value] = {}  # value in host memory -> on the device
+        for node in [n for n in self._graph if n.op_type in (OFFLOAD, FETCH)]:
+            held, source = node.outputs[0], node.inputs[0]
+            assert source is not None
+            waits = list(under_way)[: max(len(under_way) + 1 - _UNDER_WAY, 0)]
+            if node.op_type == FETCH:
+                waits = [source] if source in under_way else []
+            for each in waits:
+                (stored,) = self._call(AWAIT_OFFLOAD, [each, under_way.pop(each)], before=node)
+                stored.type, stored.shape = each.type, each.shape
+                for use in each.uses():
+                    if use.node.op_type == FETCH:
+                        use.node.replace_input_with(use.idx, stored)
+            if node.op_type == OFFLOAD:
+                under_way[held] = source
 
     def quantize(self, waiting: _Waiting) -> ir.Value:
         """Convert a value to 8 bits, and back before its first use."""

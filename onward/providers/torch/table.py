@@ -19,6 +19,7 @@ from onward.providers.torch.kernels import (
     control,
     conv,
     float8,
+    host_copies,
     image,
     index,
     linear,
@@ -75,5 +76,6 @@ KERNELS = (
     | composite_norm.kernel
     | composite_pool.kernel
     | memory.kernel
+    | host_copies.kernel
 )
 HOST = host_family.host

@@ -1,8 +1,9 @@
 """Calls that say when and where a value is kept in memory (passes/memory_functions.py).
 
 On CUDA, values move to pinned host memory and back on a stream of their own, while the device
-computes. On a CPU, and in compiled code, they stay where they are. Two operators of the private
-domain `onward.torch` keep compiled code in order (training/compiled_order.py).
+computes; on a CPU they stay where they are. Compiled code for a GPU has operators of its own
+(host_copies.py). Two operators of the private domain `onward.torch` keep compiled code in order
+(training/compiled_order.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
 from onward.passes.memory_functions import (
     AWAIT_FETCH,
+    AWAIT_OFFLOAD,
     BLOCK,
     DEQUANTIZE,
     FETCH,
@@ -97,7 +99,16 @@ def offload_to_host(x: Tensor) -> Tensor:
     stream.wait_stream(torch.cuda.current_stream(x.device))
     with torch.cuda.stream(stream):
         held.copy_(x, non_blocking=True)
-    x.record_stream(stream)  # its memory is used again only after the copy
+        held.arrival = stream.record_event()  # type: ignore[attr-defined]
+    return held
+
+
+@composite(AWAIT_OFFLOAD)
+def await_offload(held: Tensor, x: Tensor) -> Tensor:
+    """held, after the device has waited for its copy: the memory of x may be used again"""
+    arrival = getattr(held, "arrival", None) if not torch.compiler.is_compiling() else None
+    if arrival is not None:
+        torch.cuda.current_stream(x.device).wait_event(arrival)
     return held
 
 

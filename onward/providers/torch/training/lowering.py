@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import onnx_ir as ir
+import torch
 
 from onward.gradients.split import GraphPiece, split
 from onward.graph.node_args import describe
@@ -20,8 +21,10 @@ from onward.passes.memory_functions import runs_in_order
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
 from onward.providers.torch.fused_norm_gradient import fuse_norm_gradients
+from onward.providers.torch.kernels.host_copies import HostCopy
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
+from onward.providers.torch.training.compiled_offload import write_host_copies
 from onward.providers.torch.training.compiled_order import write_barriers
 from onward.providers.torch.training.repeated_masks import repeat_masks
 
@@ -31,8 +34,11 @@ log = logging.getLogger("onward")
 class TorchGraph:
     """A graph of a program that torch can lower."""
 
-    def __init__(self, model: ir.Model, provider: TorchProvider) -> None:
+    def __init__(
+        self, model: ir.Model, provider: TorchProvider, host_copies: Sequence[HostCopy] = ()
+    ) -> None:
         self.model, self._provider = model, provider
+        self._host_copies = host_copies  # kept here: operators find them by number
         self.arguments: list[NodeArg] = [describe(value) for value in model.graph.inputs]
         self.results: list[NodeArg] = [describe(value) for value in model.graph.outputs]
         self.inputs = [argument.name for argument in self.arguments]
@@ -89,9 +95,12 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
 
     def prepare(model: ir.Model) -> TorchGraph:
         prepared = prepare_graph(model, provider)
+        copies: list[HostCopy] = []
         if provider.step_compiler is not None:
             write_barriers(repeat_masks(prepared), program.layout.fed)
-        return TorchGraph(prepared, provider)
+            if _has_other_memory(provider.device):
+                copies = write_host_copies(prepared)
+        return TorchGraph(prepared, provider, copies)
 
     graphs = TorchGraphs(
         layout=program.layout,
@@ -118,6 +127,11 @@ def prepare_graph(model: ir.Model, provider: TorchProvider) -> ir.Model:
     opsets = copy.graph.opset_imports
     inline_calls(copy, lambda call: provider.supports(call, opsets))
     return TRAINING(copy)
+
+
+def _has_other_memory(device: torch.device) -> bool:
+    """Whether a device's memory is not the host's."""
+    return device.type == "cuda"
 
 
 def _is_view_of_input(value: ir.Value) -> bool:

@@ -1,0 +1,117 @@
+"""Activations move to host memory in compiled steps, too."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+import onward
+from onward import Memory, losses, optimizers
+from onward.passes.memory_functions import OFFLOAD
+from onward.programs.build import build_program
+from onward.providers.torch.kernels import host_copies
+from onward.providers.torch.kernels.host_copies import (
+    AWAIT_DEVICE_COPY,
+    AWAIT_HOST_COPY,
+    COPY_TO_DEVICE,
+    COPY_TO_HOST,
+)
+from onward.providers.torch.training import lowering
+from onward.providers.torch.training.compiled_offload import write_host_copies
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+LAYERS, SIZE = 8, 64
+OPTIONS: dict[str, Any] = {"outputs": []}
+
+
+def layers(rows: int | str, size: int = SIZE, count: int = LAYERS) -> ir.Model:
+    """Residual layers, each four times as wide inside."""
+    op, rng = onward.OpBuilder(), np.random.default_rng(0)
+    x: Any = op.input("x", "float32", (rows, size))
+    for i in range(count):
+        into, out = (
+            op.initializer(f"{name}{i}", rng.normal(0, 0.02, shape).astype(np.float32))
+            for name, shape in (("into", (size, 4 * size)), ("out", (4 * size, size)))
+        )
+        x = op.Add(x, op.MatMul(op.Gelu(op.MatMul(x, into)), out))
+    return op.model(scores=x)
+
+
+def feeds(rows: int, size: int = SIZE) -> dict[str, Any]:
+    rng = np.random.default_rng(rows)
+    x = rng.normal(size=(rows, size)).astype(np.float32)
+    return {"x": x, "labels": rng.integers(0, size, rows)}
+
+
+def train(memory: Memory | None, rows: list[int]) -> list[float]:
+    session = onward.TrainingSession(
+        layers("n"),
+        losses.CrossEntropy(),
+        optimizers.SGD(lr=1e-3),
+        {**OPTIONS, "memory": memory},
+        providers=[("InductorExecutionProvider", {"device": "cpu"})],
+    )
+    return [float(session.step(feeds(each))["loss"]) for each in rows]
+
+
+def test_values_are_awaited_before_the_second_copy_after_theirs() -> None:
+    options = {**OPTIONS, "memory": Memory(offload=True)}
+    program = build_program(layers(512), losses.CrossEntropy(), optimizers.SGD(), options)
+    model = program.train.clone()
+    count = sum(node.op_type == OFFLOAD for node in model.graph)
+    copies = write_host_copies(model)
+    assert len(copies) == count > 4
+    under_way, most, on_host, sent = 0, 0, 0, 0
+    for node in model.graph:
+        under_way += (node.op_type == COPY_TO_HOST) - (node.op_type == AWAIT_HOST_COPY)
+        on_host += node.op_type == AWAIT_HOST_COPY
+        sent += (node.op_type == COPY_TO_DEVICE) - (node.op_type == AWAIT_DEVICE_COPY)
+        most = max(most, under_way)
+    assert (most, under_way, on_host, sent) == (2, 0, count, 0)
+    assert not any(node.op_type == OFFLOAD for node in model.graph)
+    moved = [node.inputs[0] for node in model.graph if node.op_type == COPY_TO_HOST]
+    assert {value.dtype for value in moved if value is not None} == {ir.DataType.FLOAT}
+    numbers = {node.attributes.get_int("number") for node in model.graph} - {None}
+    assert numbers == {copy.number for copy in copies}
+
+
+@pytest.mark.integration
+def test_compiled_steps_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [512, 512, 300, 512]  # buffers of two shapes
+    expected = train(None, rows)
+    monkeypatch.setattr(lowering, "_has_other_memory", lambda device: True)
+    gc.collect()
+    before = len(host_copies._copies)
+    assert train(Memory(offload=True, sizes={"n": 512}), rows) == pytest.approx(expected, rel=1e-6)
+    gc.collect()
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(host_copies._copies) == before  # the session's memory went with it
+
+
+@pytest.mark.gpu
+def test_recorded_steps_hold_less_memory_and_compute_the_same() -> None:
+    found, held = [], []
+    for memory in (None, Memory(offload=True)):
+        session = onward.TrainingSession(
+            layers(1 << 15, 256, 4 * LAYERS),
+            losses.CrossEntropy(),
+            optimizers.SGD(lr=1e-3),
+            {**OPTIONS, "memory": memory},
+            providers=[("InductorExecutionProvider", {"device": "cuda"})],
+        )
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        found.append([float(session.step(feeds(1 << 15, 256))["loss"]) for _ in range(6)])
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        held.append(torch.cuda.memory_reserved() - before)
+        session.close()
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    assert held[1] < 0.6 * held[0]
