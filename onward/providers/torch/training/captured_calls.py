@@ -48,7 +48,7 @@ class CapturedCalls:
     """A function of tensors whose kernels are recorded as CUDA graphs.
 
     A function that cannot be recorded (it waits for the device, or allocates outside of torch) runs
-    as it is, after a warning. With `packs_results`, small results are `PackedTensor`s.
+    as it is, after a warning. With `packs_results`, small results are `BufferedTensor`s.
     """
 
     def __init__(

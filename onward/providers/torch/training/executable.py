@@ -21,7 +21,7 @@ from onward.providers.torch.tensors import to_torch
 from onward.providers.torch.training.function_writer import are_finite, sum_of_squares
 from onward.providers.torch.training.gradient_memory import GradientMemory
 from onward.providers.torch.training.lowering import TorchGraph, TorchGraphs, lower_program
-from onward.providers.torch.training.packed_results import PackedTensor
+from onward.providers.torch.training.packed_results import BufferedTensor
 from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.pending_flags import PendingFlags
 from onward.providers.torch.training.results import TorchResults
@@ -314,7 +314,7 @@ class TorchTraining:
         """Results in their own memory, which no later step overwrites."""
         names = self._layout.results_of(graph)
         owned = {name: made[name] for name in names}
-        if not all(type(each) is PackedTensor for each in owned.values()):  # those are copies
+        if not all(type(each) is BufferedTensor for each in owned.values()):  # those are copies
             taken = {*self._owned_storage, *map(storage_of, batch.tensors.values())}
             owned = {name: in_own_memory(each, taken) for name, each in owned.items()}
         return TorchResults(owned, batch.as_numpy)

@@ -54,12 +54,12 @@ class PackedResults:
         return _unpacked(self.copy_packed())
 
     def copy_packed(self) -> Any:
-        """The same, but small ones as a `PackedTensor`: for those who may never read them."""
-        copies: dict[int, Tensor | PackedTensor] = {}
+        """The same, but small ones as a `BufferedTensor`: for those who may never read them."""
+        copies: dict[int, Tensor | BufferedTensor] = {}
         if self._buffer is not None:
             packed = self._buffer.clone()
             for key, place in self._places.items():
-                copies[key] = PackedTensor(packed, place)
+                copies[key] = BufferedTensor(packed, place)
         for tensors in self._others.values():
             made = [torch.empty_like(tensor) for tensor in tensors]
             torch._foreach_copy_(made, tensors)
@@ -76,7 +76,7 @@ class _Place(NamedTuple):
     first: int
 
 
-class PackedTensor(NamedTuple):
+class BufferedTensor(NamedTuple):
     """A tensor in a buffer of several. To make it takes the host as long as to copy the buffer."""
 
     buffer: Tensor
@@ -88,13 +88,13 @@ class PackedTensor(NamedTuple):
 
 
 def unpacked(value: Any) -> Any:
-    """The tensor of a `PackedTensor`; anything else as it is."""
-    return value.tensor() if type(value) is PackedTensor else value
+    """The tensor of a `BufferedTensor`; anything else as it is."""
+    return value.tensor() if type(value) is BufferedTensor else value
 
 
-def stacked(values: Sequence[Tensor | PackedTensor]) -> Tensor:
+def stacked(values: Sequence[Tensor | BufferedTensor]) -> Tensor:
     """Scalars as a vector; those at one place of their buffers are read with few operations."""
-    packed = [each for each in values if type(each) is PackedTensor]
+    packed = [each for each in values if type(each) is BufferedTensor]
     if len(packed) < len(values) or len({each.place for each in packed}) != 1:
         return torch.stack([unpacked(each) for each in values])
     dtype, _, _, first = packed[0].place
@@ -107,7 +107,7 @@ def _unpacked(results: Any) -> Any:
     return unpacked(results)
 
 
-def _replaced(results: Any, copies: Mapping[int, Tensor | PackedTensor]) -> Any:
+def _replaced(results: Any, copies: Mapping[int, Tensor | BufferedTensor]) -> Any:
     if isinstance(results, Tensor):
         return copies[id(results)]
     if isinstance(results, (list, tuple)):

@@ -6,7 +6,7 @@ Reading one copies a byte, which takes the host about as long for one as for man
 from __future__ import annotations
 
 from onward.providers.torch.dtypes import Tensor
-from onward.providers.torch.training.packed_results import PackedTensor, stacked
+from onward.providers.torch.training.packed_results import BufferedTensor, stacked
 
 
 class PendingFlags:
@@ -22,7 +22,7 @@ class PendingFlags:
     def __init__(self) -> None:
         self._pending: list[PendingFlag] = []
 
-    def add(self, tensor: Tensor | PackedTensor) -> PendingFlag:
+    def add(self, tensor: Tensor | BufferedTensor) -> PendingFlag:
         """A flag whose tensor no one will change."""
         flag = PendingFlag(tensor, self)
         self._pending.append(flag)
@@ -39,7 +39,7 @@ class PendingFlags:
 class PendingFlag:
     """True or false, once it is read: others that wait are read with it."""
 
-    def __init__(self, tensor: Tensor | PackedTensor, group: PendingFlags) -> None:
+    def __init__(self, tensor: Tensor | BufferedTensor, group: PendingFlags) -> None:
         self.tensor, self._group = tensor, group
         self.value: bool | None = None
 

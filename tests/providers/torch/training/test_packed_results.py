@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onward.providers.torch.training.packed_results import PackedResults, PackedTensor
+from onward.providers.torch.training.packed_results import PackedResults, BufferedTensor
 from onward.providers.torch.training.pending_flags import PendingFlags
 from onward.providers.torch.training.results import TorchResults
 
@@ -65,7 +65,7 @@ def test_flags_that_wait_are_read_together(monkeypatch: pytest.MonkeyPatch) -> N
 def test_small_results_may_stay_packed_until_they_are_read() -> None:
     loss, flag, large = torch.tensor(0.5), torch.tensor(True), torch.arange(100.0)
     packed = PackedResults(((loss, large), flag)).copy_packed()
-    assert isinstance(packed[0][0], PackedTensor) and isinstance(packed[1], PackedTensor)
+    assert isinstance(packed[0][0], BufferedTensor) and isinstance(packed[1], BufferedTensor)
     assert torch.equal(packed[0][0].tensor(), loss) and torch.equal(packed[0][1], large)
     results = TorchResults({"loss": packed[0][0]}, as_numpy=False)
     assert torch.equal(results["loss"], loss) and results["loss"] is results["loss"]
