@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from onward.providers.torch.training.packed_results import PackedResults, BufferedTensor
+from onward.providers.torch.training.packed_results import BufferedTensor, PackedResults
 from onward.providers.torch.training.pending_flags import PendingFlags
 from onward.providers.torch.training.results import TorchResults
 
