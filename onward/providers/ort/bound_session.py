@@ -95,7 +95,8 @@ class BoundSession:
         self._written: dict[str, Array] = {}
         self._order: dict[str, int] = {}  # outputs known to the binding, in its order
         self._fresh: list[str] = []  # outputs that get new memory in each run
-        self._takes_strings = any(each.type == "tensor(string)" for each in self.inputs.values())
+        strings = [each for each in self.inputs.values() if each.type == "tensor(string)"]
+        self.is_in_place = not strings  # whether runs access the bound memory, or copies of it
 
     @property
     def input_names(self) -> list[str]:
@@ -169,7 +170,7 @@ class BoundSession:
             raise FeedError(f"input {missing!r} is not bound\nbind_input({missing!r}, ...)")
         names = [n for n in self.outputs if n not in self._written] if wanted is None else wanted
         places = [self._position(name) for name in names]
-        if self._takes_strings:
+        if not self.is_in_place:
             results = self._run_copied()
             return [results[place] for place in places]
         for name in self._fresh:  # else the results of the last run would be overwritten

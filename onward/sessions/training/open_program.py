@@ -196,9 +196,10 @@ class ProgramGraphOpener:
         if not is_sound(self._program.probe):
             return None
         try:
-            return BoundSession(graph, options, choice.leading_ort)
+            session = BoundSession(graph, options, choice.leading_ort)
         except OnwardError:  # the error is raised when another way is tried
             return None
+        return session if session.is_in_place else None
 
 
 _CPU = [name for name, _ in CPU]

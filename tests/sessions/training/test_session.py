@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 import onward
 from onward.errors import FeedError, FileMissing, OptionError
@@ -20,6 +21,8 @@ from onward.optimizers.groups import Group
 from onward.optimizers.loss_scaling import DynamicLossScale
 from onward.programs.training_options import TrainingOptions
 from onward.sessions.training.session import TrainingSession
+from tests.models_ml import STRING, ml, table
+from tests.models_ml import model as ml_model
 from tests.sessions.training.small import batches, mlp, next_rates, torch_mlp, weights
 
 
@@ -377,3 +380,24 @@ def test_outputs_that_a_step_leaves_out_are_predicted_all_the_same() -> None:
 def test_a_path_where_nothing_is_is_named() -> None:
     with pytest.raises(FileMissing, match="no model at programm"):
         TrainingSession("programm")
+
+
+def test_a_model_that_takes_texts_trains_like_one_that_takes_their_columns() -> None:
+    kinds = np.array([["cat"], ["dog"], ["dog"], ["cat"], ["cat"]], object)
+    labels = np.array([0, 1, 1, 0, 1])
+    names = {"cats_strings": ["cat", "dog"], "zeros": 1}
+    encode = ml("OneHotEncoder", ["kind"], ["columns"], **names)
+    weight = numpy_helper.from_array(np.array([[0.5, -0.2], [0.1, 0.3]], np.float32), "w")
+    score = helper.make_node("MatMul", ["flat", "w"], ["scores"])
+    flatten = helper.make_node("Flatten", ["columns"], ["flat"])
+    scores = table("scores", 2)
+    of_texts = ml_model([encode, flatten, score], [table("kind", 1, STRING)], [scores], [weight])
+    of_columns = ml_model([score], [table("flat", 2)], [scores], [weight])
+    columns = (kinds == ["cat", "dog"]).astype(np.float32)
+    for optimizer in (SGD(lr=0.1), AdamW(lr=0.1)):
+        texts, plain = session(optimizer, of_texts), session(optimizer, of_columns)
+        for _ in range(4):
+            one = texts.step({"kind": kinds, "labels": labels})
+            other = plain.step({"flat": columns, "labels": labels})
+            np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-5)
+        same(dict(texts.parameters), dict(plain.parameters), 1e-6)
