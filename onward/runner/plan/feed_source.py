@@ -74,7 +74,7 @@ class FeedSource:
 
     def _encode(self, name: str, values: Array, positions: Array | None) -> Array:
         array = encode_column(self.encoders.get(name, ()), values, positions)
-        if array.dtype != object:
+        if array.dtype != object or self.dtype == "object":
             return array
         return self._pad(name, array, positions)
 

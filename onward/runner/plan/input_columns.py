@@ -102,8 +102,8 @@ def _joined(
 
 def _may_feed(column: Column, port: TensorPort) -> bool:
     """Whether one column alone can be the input, by its rank and type."""
-    if column.dtype == TEXT:
-        return False
+    if column.dtype == TEXT or port.is_text:
+        return column.dtype == TEXT and port.is_text and _width(port) in (1, None)
     if column.dtype == IMAGE:
         return len(port.shape) == 4
     if not port.is_float and column.dtype.kind == "f":
@@ -148,7 +148,7 @@ def _taken(matched: Matched) -> set[str]:
 
 def _unmatched(port: TensorPort, free: Sequence[str], columns: Mapping[str, Column]) -> DataError:
     texts = [name for name in free if columns[name].dtype == TEXT]
-    if texts and not port.is_float:
+    if texts and not port.is_float and not port.is_text:
         return DataError(
             f"the model's input {port.name!r} takes tokens ({port}), column {texts[0]!r} "
             "has texts\n"

@@ -62,6 +62,13 @@ def _encoders(
     choices: list[ChosenSetting],
 ) -> tuple[Encoder, ...]:
     column, scaled = data.columns[name], config.standardize is not False
+    if port.is_text:
+        if column.dtype != TEXT:
+            raise DataError(
+                f"the model's input {port.name!r} takes texts, column {name!r} has {column}\n"
+                f"if its values are texts, say so: types={{{name!r}: 'text'}}"
+            )
+        return ()
     if column.dtype == IMAGE:
         return _image_encoders(port, name, data, positions, scaled, choices)
     if column.dtype == TEXT:

@@ -40,6 +40,8 @@ from onward.runner.plan.model_shapes import (
     read_ports,
     text_length,
 )
+from onward.runner.plan.own_classes import own_classes
+from onward.runner.plan.own_scaling import explain_own_scaling
 from onward.runner.plan.plan_batches import first_feeds, make_batches
 from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
@@ -84,7 +86,8 @@ def make_plan(
     choices = list(opened.choices)
 
     # -- columns, rows, feeds of the inputs
-    columns = _read_columns(config, ports, opened, stored, tokenizer, length)
+    own_scaling = explain_own_scaling(loaded)
+    columns = _read_columns(config, ports, opened, stored, tokenizer, length, own_scaling)
     target, sources, rows, facts = columns.target, columns.sources, columns.rows, columns.facts
     choices += columns.choices
     batch, fixed = _batch_size(size, ports)
@@ -120,7 +123,8 @@ def make_plan(
     source, classes = None, ()
     if facts is not None and target is not None:
         classes = stored.classes if stored is not None and config.new_head is None else ()
-        source, classes, made = make_target(chosen, reads, facts, feed, classes)
+        own = own_classes(adapted.model) if config.new_head is None else ()
+        source, classes, made = make_target(chosen, reads, facts, feed, classes, own)
         choices += [*made, *explain_scale(chosen, facts, opened.training, rows.training)]
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
@@ -187,6 +191,7 @@ def _read_columns(
     stored: Preprocessing | None,
     tokenizer: FoundTokenizer | None,
     length: int | None,
+    own_scaling: str | None,
 ) -> PlannedColumns:
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
@@ -231,6 +236,9 @@ def _read_columns(
         return PlannedColumns(target, reused, choices, rows, facts, vocabulary)
     if is_reconstruction(ports) and ports.scores.ending == "Sigmoid":
         config = config.model_copy(update={"standardize": False})  # outputs are between 0 and 1
+    if own_scaling is not None and config.standardize is None:
+        config = config.model_copy(update={"standardize": False})
+        choices.append(ChosenSetting("standardize", "no", own_scaling))
     sources, made = make_sources(config, rest, matched, opened.training, rows.training)
     if made_of_text is not None:
         sources = (*made_of_text.sources, *sources)

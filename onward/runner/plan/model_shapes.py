@@ -37,6 +37,10 @@ class TensorPort:
     def is_float(self) -> bool:
         return "float" in self.dtype
 
+    @property
+    def is_text(self) -> bool:
+        return self.dtype == "object"  # numpy's type of strings
+
     def __str__(self) -> str:
         return f"{self.dtype} ({format_sizes(self.shape)})"
 

@@ -15,6 +15,7 @@ from onward.runner.plan.column_statistics import compute_statistics
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.own_classes import UNUSED, check_named, keep_places
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -28,11 +29,16 @@ def make_target(
     facts: TargetFacts,
     feed: str,
     known: tuple[Any, ...] = (),
+    own: tuple[Any, ...] = (),
 ) -> tuple[FeedSource, tuple[Any, ...], list[ChosenSetting]]:
     """The target's source, and the classes of a classifier.
 
-    `known` are the classes of an earlier training of this model, which keep their numbers.
+    `known` are the classes of an earlier training of this model, which keep their numbers; `own`
+    are those that the model names itself, which no training changes.
     """
+    if own and chosen.name in ("cross_entropy", "bce_with_logits"):
+        check_named(own, facts)
+        known = own if set(facts.values) <= set(own) else known
     if chosen.name in ("cross_entropy", "bce_with_logits") and not known:
         _check_several(facts)
     encoders: tuple[Encoder, ...] = ()
@@ -41,11 +47,9 @@ def make_target(
     if chosen.name == "cross_entropy" and chosen.axis is not None:
         count = port.shape[chosen.axis]
         if facts.kind in ("text", "bool") and not facts.shape:
-            classes = known if set(facts.values) <= set(known) else facts.values
+            classes = keep_places(known, facts.values)
             encoders = (ClassLabels(facts.column, classes),)
-            choices.append(
-                ChosenSetting("classes", _shown(classes), "in the order of the alphabet")
-            )
+            choices.append(ChosenSetting("classes", _shown(classes), _order(known, classes)))
         elif facts.class_names:
             classes = facts.class_names
             choices.append(
@@ -56,7 +60,10 @@ def make_target(
             encoders = (OneHotLabels(facts.column),)
         elif count is not None and not facts.shape:
             classes = tuple(range(count))
-            if _starts_at_one(chosen, facts, count, known):
+            if known and known == own and len(own) == count:
+                classes, encoders = own, (ClassLabels(facts.column, own),)
+                choices.append(ChosenSetting("classes", _shown(classes), _order(known, classes)))
+            elif _starts_at_one(chosen, facts, count, known):
                 classes = tuple(range(1, count + 1))
                 encoders = (ClassLabels(facts.column, classes),)
                 choices.append(ChosenSetting("classes", _shown(classes), "the labels start at 1"))
@@ -69,7 +76,7 @@ def make_target(
         if count is not None and len(classes) < count and classes:
             why = f"the model has {count} outputs, the data {len(classes)} classes"
             choices.append(ChosenSetting("unused outputs", str(count - len(classes)), why))
-            classes += tuple(f"unused {number}" for number in range(len(classes), count))
+            classes += tuple(f"{UNUSED}{number}" for number in range(len(classes), count))
     elif chosen.name == "bce_with_logits" and not facts.shape:
         if not facts.is_two and facts.kind != "float":
             raise DataError(
@@ -85,6 +92,13 @@ def make_target(
     kept = {facts.column: encoders} if encoders else {}
     source = FeedSource(feed, (facts.column,), kept, chosen.dtype, chosen.shape)
     return source, classes, choices
+
+
+def _order(known: tuple[Any, ...], classes: tuple[Any, ...]) -> str:
+    """Why classes have their numbers."""
+    if not set(known) & set(classes):
+        return "in the order of the alphabet"
+    return "as the model has them" if known == classes else "those of the model, and new ones"
 
 
 def explain_scale(
