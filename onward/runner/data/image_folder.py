@@ -132,8 +132,12 @@ def decode_image(
 
 
 def class_names(folder: Path, others: Iterable[Path] = ()) -> list[str]:
-    """The classes of a folder, and of its other splits: one that a split lacks keeps its number."""
-    names = {entry.name for each in (folder, *others) for entry in subfolders(each)}
+    """The classes of a folder, and of its other splits: one that a split lacks keeps its number.
+
+    A folder without an image, such as the __MACOSX of an archive, is no class.
+    """
+    entries = [entry for each in (folder, *others) for entry in subfolders(each)]
+    names = {entry.name for entry in entries if has_images(entry)} or {e.name for e in entries}
     if not names:
         raise DataError(
             f"{folder} has no folders of classes\nput images into {folder}/CLASS/, such as "

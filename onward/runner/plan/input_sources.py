@@ -205,7 +205,7 @@ def _width_advice(
     named = [name for name in fitting if _ROW_NAME.search(name)]
     if len(fitting) == 1 or named:
         name = (named or fitting)[0]
-        return f"leave it out: ignore_columns=[{name!r}] (--ignore-columns {name})"
+        return f"leave it out: ignore_columns=[{name!r}]"
     return "choose columns with inputs or ignore_columns, or use a model of that size"
 
 

@@ -129,7 +129,7 @@ def _open_held_out(
     folder = Path(held_out).expanduser()
     check_exists(folder, "folder of images")
     for each in subfolders(folder):
-        if each.name not in training.classes:
+        if each.name not in training.classes and has_images(each):
             raise DataError(
                 f"{folder} has the class {each.name!r}, which the training data has not\n"
                 "remove the folder, or put images of the class into the training data"

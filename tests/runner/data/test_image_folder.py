@@ -81,6 +81,13 @@ def test_folders_without_images_are_refused(folder: Path, tmp_path: Path) -> Non
         open_data(tmp_path / "none")
 
 
+def test_folder_without_images_is_no_class(folder: Path) -> None:
+    (folder / "__MACOSX").mkdir()
+    (folder / "__MACOSX" / "._a.png").write_bytes(b"attributes")
+    assert "__MACOSX" not in ImageFolder(folder).classes
+    assert ImageFolder(folder).read([0])["label"].tolist() == [0]
+
+
 def test_a_class_that_a_split_lacks_keeps_its_number(tmp_path: Path) -> None:
     for name in ("train/b/1.png", "train/c/1.png", "val/a/1.png", "val/c/1.png"):
         paint(tmp_path / name, 1)

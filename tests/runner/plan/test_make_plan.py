@@ -265,7 +265,7 @@ def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
             {**table(), "customer_id": np.arange(20)},
             {"target": "kind"},
             DataError,
-            "give 5\nleave it out: ignore_columns=['customer_id'] (--ignore-columns customer_id)",
+            "give 5\nleave it out: ignore_columns=['customer_id']",
         ),
         (
             {**table(), "day": [f"2024-01-{day:02}" for day in range(1, 21)]},
