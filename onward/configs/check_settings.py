@@ -23,6 +23,12 @@ _OUTSIDE = frozenset(
     {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number"}
 )
 
+_NUMBERS = {
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+}
+
 
 def make_settings(settings: type[Settings], *layers: Mapping[str, Any]) -> Settings:
     """Checked settings; later layers (a file, then flags, then keywords) replace earlier ones."""
@@ -58,6 +64,10 @@ def _explain(
         words = " or ".join(map(repr, choices))
         return OptionError(f"{name} cannot be {value!r}: {_law(outside)}, or {words}")
     if choices and isinstance(value, str):
+        number = next((_NUMBERS[each["type"]] for each in found if each["type"] in _NUMBERS), None)
+        if number is not None:
+            words = " or ".join(map(repr, choices))
+            return OptionError(f"{name} cannot be {value!r}: it must be {number}, or {words}")
         return OptionError(f"{name} cannot be {value!r}\n{suggest_names(value, choices)}")
     if choices and isinstance(value, list):
         wrong = next((str(each) for each in value if each not in choices), "")

@@ -103,6 +103,11 @@ def test_help_has_every_explanation_in_its_group(
         ({"optimizer": "adamv"}, "--optimizer cannot be 'adamv'\ndid you mean 'adam' or 'adamw'?"),
         ({"epochs": "x"}, "--epochs cannot be 'x'"),
         ({"batch_size": "0"}, "--batch-size cannot be '0'"),
+        (
+            {"batch_size": "1.5"},
+            "--batch-size cannot be '1.5': it must be a whole number, or 'auto'",
+        ),
+        ({"learning_rate": "x"}, "--learning-rate cannot be 'x': it must be a number, or 'auto'"),
         ({"inputs": ["image"]}, "--inputs takes NAME=VALUE"),
         ({"track": ["wandB"]}, "--track cannot be 'wandB'\ndid you mean 'wandb'"),
     ],
