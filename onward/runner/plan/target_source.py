@@ -51,10 +51,10 @@ def make_target(
             encoders = (ClassLabels(facts.column, classes),)
             choices.append(ChosenSetting("classes", _shown(classes), _order(known, classes)))
         elif facts.class_names:
-            classes = facts.class_names
-            choices.append(
-                ChosenSetting("classes", _shown(classes), "names that the data has for them")
-            )
+            classes, encoders = _named_classes(facts, known)
+            why = "names that the data has for them"
+            why = _order(known, classes) if set(known) & set(classes) else why
+            choices.append(ChosenSetting("classes", _shown(classes), why))
         elif facts.is_one_hot and chosen.axis == 1 and len(port.shape) == 2:
             classes = tuple(range(count or 0))
             encoders = (OneHotLabels(facts.column),)
@@ -84,14 +84,29 @@ def make_target(
                 f"{len(facts.values)}\nuse a model of {len(facts.values)} outputs"
             )
         if facts.values:
-            classes = known if set(facts.values) <= set(known) else facts.values
-            if facts.values != (0, 1) and not facts.class_names:
+            classes = keep_places(known, facts.values)
+            if facts.class_names:
+                classes, encoders = _named_classes(facts, known)
+            elif facts.values != (0, 1):
                 encoders = (ClassLabels(facts.column, classes),)
-            classes = facts.class_names or classes
             choices.append(ChosenSetting("classes", _shown(classes), "0 and 1"))
     kept = {facts.column: encoders} if encoders else {}
     source = FeedSource(feed, (facts.column,), kept, chosen.dtype, chosen.shape)
     return source, classes, choices
+
+
+def _named_classes(
+    facts: TargetFacts, known: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], tuple[Encoder, ...]]:
+    """The classes of numbers that have names, and the encoder to the numbers that are known."""
+    names = facts.class_names
+    classes = keep_places(known, names)
+    if classes[: len(names)] == names:
+        return classes, ()
+    numbers = tuple(
+        names.index(name) if name in names else -1 - place for place, name in enumerate(classes)
+    )
+    return classes, (ClassLabels(facts.column, numbers),)
 
 
 def _order(known: tuple[Any, ...], classes: tuple[Any, ...]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
+from PIL import Image
 
 import onward
 from onward.errors import DataError
@@ -90,6 +91,21 @@ def test_new_classes_do_not_move_those_of_an_earlier_training(tmp_path: Path) ->
     assert plan_of(exported, second, target="kind").classes == ("cat", "dog", "ant", "bee")
     others = {**first, "kind": ["x", "y"] * 10}
     assert plan_of(exported, others, target="kind").classes[:2] == ("x", "y")
+
+
+def test_folders_of_a_part_of_the_classes_keep_their_numbers(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    for name in ("all/ant", "all/bee", "all/cat", "some/bee", "some/cat"):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(4):
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    cnn = onward.new_model("cnn", image=(3, 8, 8), channels=(2,), hidden=4, classes=3)
+    exported = export(plan_of(cnn, tmp_path / "all"), tmp_path / "m.onnx")
+    plan = plan_of(exported, tmp_path / "some", tmp_path / "some")
+    assert plan.classes == ("ant", "bee", "cat")
+    assert plan.validation is not None
+    fed = np.concatenate([batch.feeds[plan.target] for batch in plan.validation.epoch(0)])
+    assert fed.tolist() == [1] * 4 + [2] * 4
 
 
 def test_a_model_that_scales_its_inputs_gets_them_as_they_are() -> None:
