@@ -130,7 +130,10 @@ class OrtExecutable:
 
 
 def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
-    """A model as bytes that onnxruntime loads, and its larger weights separately, not copied."""
+    """A model as bytes that onnxruntime loads, and its larger weights separately.
+
+    Weights are copied only if they are not contiguous, such as a transposed view.
+    """
     apply_ort_workarounds(model)
     model = lower_opset(model, NEWEST_OPSET)
     outside: dict[str, np.ndarray[Any, Any]] = {}
@@ -140,7 +143,9 @@ def serialize(model: ir.Model) -> tuple[bytes, dict[str, np.ndarray[Any, Any]]]:
             for name, value in model.graph.initializers.items():
                 tensor = value.const_value
                 if tensor is not None and _is_passed_by_pointer(tensor):
-                    outside[name] = tensor.numpy()
+                    # onnxruntime refuses an OrtValue that owns its memory, which it makes of a
+                    # transposed view
+                    outside[name] = np.ascontiguousarray(tensor.numpy())
                     kept.append((value, tensor))
                     value.const_value = _reference(tensor, name)
             proto = to_proto(model)
