@@ -98,7 +98,7 @@ def _read_file(
     path: Path, limits: ModelLimits, any_domain: bool
 ) -> tuple[onnx.ModelProto, Path | None, bool]:
     form = _form(path)
-    if form in (None, "protobuf"):
+    if is_binary(path):
         data = read_model(path, limits.file_bytes)
         scan_model(data, limits, any_domain=any_domain, name=str(path))
         return _parse(data, str(path)), path.parent, True
@@ -232,6 +232,11 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
         model.ir_version = version
 
 
+def is_binary(path: Path) -> bool:
+    """Whether a file of this name has ONNX's message as protobuf writes it, not as text."""
+    return _form(path) in (None, "protobuf")
+
+
 def _form(path: Path) -> str | None:
     """The name of a file's format by its suffix; None: not known."""
     form: str | None = onnx.serialization.registry.get_format_from_file_extension(path.suffix)
@@ -254,7 +259,7 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         made = Path(aside) / path.name
-        if outside is None and weights > _COPIED_AT_MOST and _form(path) in (None, "protobuf"):
+        if outside is None and weights > _COPIED_AT_MOST and is_binary(path):
             write_streamed(model, made)
         else:
             _write_copied(model, made, outside)

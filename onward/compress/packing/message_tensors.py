@@ -18,6 +18,7 @@ Array = np.ndarray[Any, Any]
 
 AT_LEAST = 1024  # bytes; smaller tensors stay in the message, where shapes are read from them
 _LOCATION = "packed"
+_EXPLICIT = "data_location"
 _TYPED = {  # fields other than raw_data whose elements have the type of the tensor
     "float_data": (onnx.TensorProto.FLOAT, "<f4"),
     "double_data": (onnx.TensorProto.DOUBLE, "<f8"),
@@ -62,9 +63,19 @@ def entries_of(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
+def explicit_location(tensor: onnx.TensorProto) -> dict[str, str]:
+    """An entry that says that an embedded tensor names its location, as onnx writes it.
+
+    `onnx.load` sets the field, to its default, in models whose external data it has read.
+    """
+    return {_EXPLICIT: "DEFAULT"} if tensor.HasField("data_location") else {}
+
+
 def embedded_bytes(tensor: onnx.TensorProto) -> tuple[str, Array] | None:
     """The field that holds a tensor's bytes, and the bytes; None if it stays in the message."""
     if tensor.data_type == onnx.TensorProto.STRING or is_external(tensor):
+        return None
+    if tensor.external_data:  # entries without a meaning, which a reference would replace
         return None
     if len(tensor.raw_data) >= AT_LEAST:
         data = np.frombuffer(tensor.raw_data, np.uint8)
@@ -100,6 +111,8 @@ def restore(tensor: onnx.TensorProto, use: Use, data: Array | None) -> None:
         return
     assert data is not None
     tensor.ClearField("data_location")
+    if _EXPLICIT in use.external:
+        tensor.data_location = onnx.TensorProto.DEFAULT
     if use.field_name == "raw_data":
         tensor.raw_data = data.tobytes()
     else:

@@ -6,6 +6,7 @@ onward.load("model.onnxpack")          # reads one tensor at a time
 
 from __future__ import annotations
 
+import copy
 import mmap
 import os
 import tempfile
@@ -20,6 +21,7 @@ import onnx_ir as ir
 from onward.compress.packing.message_tensors import (
     embedded_bytes,
     entries_of,
+    explicit_location,
     is_external,
     refer_to,
     tensors_of,
@@ -28,7 +30,7 @@ from onward.compress.packing.writer import PackedWriter
 from onward.compress.progress_steps import Progress, no_progress
 from onward.errors import FileExists, InvalidModel
 from onward.graph.external import map_file, open_inside
-from onward.graph.files import read_proto, save
+from onward.graph.files import is_binary, read_proto, save
 from onward.graph.packed.container import Use
 from onward.graph.packed.recognize import SUFFIX, is_packed
 from onward.graph.paths import check_writable, to_path, writing
@@ -108,9 +110,14 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed:
     proto, folder, _ = read_proto(model, any_domain=True)
+    if isinstance(model, onnx.ModelProto):  # it is the caller's, and its tensors are taken out
+        proto = copy.deepcopy(proto)
     data_files = _DataFiles(folder)
     tensors = list(tensors_of(proto))
     before = len(proto.SerializeToString()) if folder is None else _file_size(model)
+    whole = _bytes_of_other_writer(model, proto)
+    if whole is not None and not any(is_external(tensor) for tensor in tensors):
+        tensors = []  # all of them stay in the message, which is stored as it is
     uses: list[Use] = []
     with writing(target), made.open("wb") as file:
         writer = PackedWriter(file)
@@ -118,7 +125,8 @@ def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed
             progress(f"packing {tensor.name or 'a tensor'}", count, len(tensors))
             use = _pack_tensor(tensor, writer, data_files)
             uses += [use] if use is not None else []
-        graph = proto.SerializeToString(deterministic=True)
+        is_whole = whole is not None and not tensors
+        graph = whole if is_whole else proto.SerializeToString(deterministic=True)
         writer.finish(graph, uses, data_files.sizes)
         file.flush()
         os.fsync(file.fileno())
@@ -132,6 +140,20 @@ def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed
         tensors=len(uses),
         shared=len(uses) - len({use.tensor for use in uses}),
     )
+
+
+def _bytes_of_other_writer(model: Source, proto: onnx.ModelProto) -> bytes | None:
+    """The model's bytes, if this protobuf would write the message in others.
+
+    The order of fields, packed lists and repeated fields are free; unknown fields move to the end.
+    """
+    if isinstance(model, bytes):
+        data = model
+    elif isinstance(model, (str, os.PathLike)) and is_binary(Path(model)):
+        data = Path(model).read_bytes()
+    else:
+        return None
+    return None if proto.SerializeToString() == data else data
 
 
 def _file_size(model: Source) -> int:
@@ -149,6 +171,7 @@ def _pack_tensor(
         if found is None:
             return None
         field, data = found
+        external = explicit_location(tensor)
     number = writer.add_tensor(tensor.name, data, ir.DataType(tensor.data_type))
     refer_to(tensor, number, field, len(data))
     return Use(tensor=number, field_name=field, external=external)

@@ -56,8 +56,7 @@ def unpack(
     ):
         folder = Path(aside) / "new"
         folder.mkdir()
-        proto = _rebuild(file, folder, verify, progress)
-        (folder / target.name).write_bytes(proto.SerializeToString())
+        (folder / target.name).write_bytes(_rebuild(file, folder, verify, progress))
         for name in (*file.files, target.name):  # external data before the model that refers to it
             (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(folder / name, target.parent / name)
@@ -80,9 +79,7 @@ def _check_data_files(file: PackedFile, target: Path, overwrite: bool) -> None:
             )
 
 
-def _rebuild(
-    file: PackedFile, folder: Path, verify: bool, progress: Progress | None
-) -> onnx.ModelProto:
+def _rebuild(file: PackedFile, folder: Path, verify: bool, progress: Progress | None) -> bytes:
     """The model's message; external data is written below the folder."""
     graph = file.read_graph(DEFAULT_LIMITS.file_bytes)
     if verify:
@@ -103,7 +100,8 @@ def _rebuild(
             if use.field_name == "external_data":
                 data_files.write(use, data)
             restore(tensor, use, data)
-    return proto
+    # a message that kept its tensors may be of another writer, who orders fields otherwise
+    return proto.SerializeToString() if tensors else graph
 
 
 def _verify(file: PackedFile, block: PackedBlock, data: memoryview | bytes, what: str) -> None:

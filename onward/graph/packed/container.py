@@ -57,7 +57,8 @@ class Use:
         tensor: the number of its block
         field_name: the field of the message that held its bytes: "raw_data", "float_data",
             "double_data", or "external_data"
-        external: the entries of external data, such as {"location": "model.data"}
+        external: the entries of external data, such as {"location": "model.data"}; of other data,
+            {"data_location": "DEFAULT"} if the message has this field
     """
 
     tensor: int

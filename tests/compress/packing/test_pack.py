@@ -167,6 +167,35 @@ def test_typed_fields_come_back(tmp_path: Path, field: str) -> None:
     assert digest(unpack(packed.path, tmp_path / "u.onnx")) == digest(path)
 
 
+def test_models_whose_external_data_onnx_has_read_come_back(tmp_path: Path) -> None:
+    """onnx sets data_location of these tensors to its default, which takes 2 bytes each."""
+    onnx.save(model_proto(), tmp_path / "m.onnx", save_as_external_data=True, location="m.data",
+              size_threshold=0)  # fmt: skip
+    onnx.save(onnx.load(tmp_path / "m.onnx"), tmp_path / "whole.onnx")
+    packed = pack(tmp_path / "whole.onnx")
+    assert packed.tensors == 2
+    assert digest(unpack(packed.path, tmp_path / "u.onnx")) == digest(tmp_path / "whole.onnx")
+
+
+@pytest.mark.parametrize("kind", [bytes, Path])
+def test_files_of_other_writers_come_back(tmp_path: Path, kind: type[Any]) -> None:
+    """Protobuf would write this model in other bytes: its graph stands before its version."""
+    whole = model_proto()
+    rest = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import)
+    data = onnx.ModelProto(graph=whole.graph).SerializeToString() + rest.SerializeToString()
+    assert data != whole.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data)
+    packed = pack(data if kind is bytes else tmp_path / "m.onnx", tmp_path / "m.onnxpack")
+    assert np.array_equal(run(packed.path), run(whole)) and packed.after < packed.before
+    assert unpack(packed.path, tmp_path / "u.onnx", verify=True).read_bytes() == data
+
+
+def test_message_in_memory_is_not_changed(tmp_path: Path) -> None:
+    proto = model_proto()
+    pack(proto, tmp_path / "m.onnxpack")
+    assert proto == model_proto()
+
+
 @pytest.mark.parametrize("make", [lambda p: p, lambda p: p.SerializeToString(), ir.from_proto])
 def test_models_in_memory_are_packed(make: Callable[[Any], Any], tmp_path: Path) -> None:
     packed = pack(make(model_proto()), tmp_path / "m.onnxpack")
