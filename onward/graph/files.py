@@ -98,7 +98,7 @@ def _read_file(
     path: Path, limits: ModelLimits, any_domain: bool
 ) -> tuple[onnx.ModelProto, Path | None, bool]:
     form = _form(path)
-    if is_binary(path):
+    if form is None or is_binary(path):
         data = read_model(path, limits.file_bytes)
         scan_model(data, limits, any_domain=any_domain, name=str(path))
         return _parse(data, str(path)), path.parent, True

@@ -125,9 +125,9 @@ def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed
             progress(f"packing {tensor.name or 'a tensor'}", count, len(tensors))
             use = _pack_tensor(tensor, writer, data_files)
             uses += [use] if use is not None else []
-        is_whole = whole is not None and not tensors
-        graph = whole if is_whole else proto.SerializeToString(deterministic=True)
-        writer.finish(graph, uses, data_files.sizes)
+        if whole is None or tensors:
+            whole = proto.SerializeToString(deterministic=True)
+        writer.finish(whole, uses, data_files.sizes)
         file.flush()
         os.fsync(file.fileno())
         after = file.seek(0, os.SEEK_END)

@@ -126,7 +126,8 @@ class Int8Quantizer:
                 convolutions=equalize and not dynamic,
                 int8=self._int8_results(),
             )
-            self._layers.update(free)
+            self._layers, _ = find_layers(self._model)  # scaled weights may be copies of others
+            self._ties = find_ties(self._model, self._layers)
         progress("round weights", 0, None)
         local = self._round_layers(data)
         progress("measure ranges", 0, None)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.int8.int8_layers import Int8Layer
+from onward.compress.quantization.int8.int8_layers import Int8Layer, find_layers
 from onward.compress.quantization.int8.scaling import (
     can_scale,
     clip_limit,
@@ -92,23 +92,16 @@ def smooth(
             continue
         for layer in group:
             multiply_weight(nodes[layer.node], 1, 1 / factors, _in_axis(layer), names)
-            weight = nodes[layer.node].inputs[1]
-            assert weight is not None
-            layers[layer.node] = _with(layer, weight=str(weight.name))
         readers = [nodes[layer.node] for layer in group]
         if can_scale(values[value], readers, axes[value]):
             scale(values[value], factors, names)
         else:
             made = _add_mul(model, values[value], readers, factors, names)
             added.append(Smoothed(value, made, tuple(each.node for each in group), factors))
-            for layer in group:
-                layers[layer.node] = _with(layers[layer.node], data=made)
+    current, _ = find_layers(model)  # scaling a weight or bias that others read has made a copy
+    layers.update({name: current[name] for name in layers})
     sort_nodes(model)
     return added
-
-
-def _with(layer: Int8Layer, **changes: str) -> Int8Layer:
-    return Int8Layer(**{**layer.__dict__, **changes})
 
 
 def _readers(

@@ -269,6 +269,41 @@ def test_tied_weights_and_what_has_no_large_channel_stay() -> None:
     np.testing.assert_array_equal(arrays_of(model)["w1"], weights["w1"])
 
 
+def shared_matrix(op: Net) -> ir.Model:
+    """The weight in front of the last product is also that of another one."""
+    x, w = op.input("x", "float32", ("rows", WIDTH)), op.weight(WIDTH, WIDTH, outputs=1)
+    h = op.Relu(op.MatMul(op.Relu(op.MatMul(x, w)), w))
+    return op.model(y=op.MatMul(h, op.weight(WIDTH, 12)))
+
+
+def shared_kernel(op: Net) -> ir.Model:
+    """The same between convolutions."""
+    x, w = op.input("x", "float32", ("rows", WIDTH, 4, 4)), op.weight(WIDTH, WIDTH, 1, 1, outputs=0)
+    h = op.Relu(op.Conv(op.Relu(op.Conv(x, w)), w))
+    return op.model(y=op.Conv(h, op.weight(12, WIDTH, 1, 1)))
+
+
+def shared_bias(op: Net) -> ir.Model:
+    """Exporters store equal biases once."""
+    x, b = op.input("x", "float32", ("rows", WIDTH)), op.weight(WIDTH)
+    h = op.Relu(op.Gemm(x, op.weight(WIDTH, WIDTH, outputs=1), b))
+    h = op.Relu(op.Gemm(h, op.weight(WIDTH, WIDTH, outputs=1), b))
+    return op.model(y=op.Gemm(h, op.weight(WIDTH, WIDTH), b))
+
+
+@pytest.mark.parametrize("make", [shared_matrix, shared_kernel, shared_bias])
+def test_layers_name_the_weights_of_their_nodes(make: Any) -> None:
+    model = prepare(make(Net()))
+    data = Calibration(feeds_of(model), InferenceSession(model).get_inputs())
+    layers, _ = find_layers(model)
+    smooth(model, layers, data, matrices=True, convolutions=True)
+    for node in model.graph:  # the writer stores the weight that the layer names
+        layer = layers.get(str(node.name))
+        if layer is not None:
+            constants = [str(value.name) for value in node.inputs[1:] if value is not None]
+            assert [layer.weight, *([layer.bias] if layer.bias else [])] == constants
+
+
 def test_only_the_kinds_that_are_asked_for_are_scaled() -> None:
     for make, options in (
         (gemm, {"matrices": False, "convolutions": True}),
