@@ -40,7 +40,9 @@ class Quality:
 
     Attributes:
         similarity: the mean over rows of the cosine of its outputs with the original's; of several
-            outputs the lowest. A row is what the first axis counts
+            outputs the lowest. A row is what the first axis counts. The cosine of single numbers
+            is their sign: where a row is one float, it is the cosine over all rows, of what they
+            are above the original's mean
         error: |y - y'| / |y|, the norms over all data; of several outputs the largest
         agreement: the share of rows with the same largest element along the last axis; None where
             an output is not a table of scores
@@ -177,13 +179,15 @@ class _Sums:
     def __init__(self) -> None:
         self._cosines = self._rows = self._equal = self._choices = 0.0
         self._squares = self._distances = 0.0
+        self._is_single, self._total, self._other_total = True, 0.0, 0.0
+        self._products = self._other_squares = 0.0
 
     def add(self, y: Any, z: Any) -> None:
         if not isinstance(y, np.ndarray) or y.dtype.kind not in "fiub" or not y.size:
             return
         a = np.asarray(y, np.float64).reshape(len(y) if y.ndim else 1, -1)
         if np.shape(z) != y.shape:  # such as another number of found boxes: nothing is alike
-            self._rows += len(a)
+            self._rows, self._is_single = self._rows + len(a), False
             self._squares += float(np.nansum(a * a))
             self._distances += float(np.nansum(a * a))
             return
@@ -197,13 +201,34 @@ class _Sums:
         self._cosines, self._rows = self._cosines + float(cosines.sum()), self._rows + len(a)
         self._squares += float((a * a).sum())
         self._distances += float(((a - b) ** 2).sum())
+        self._is_single &= y.dtype.kind == "f" and a.shape[1] == 1
+        self._total, self._other_total = (
+            self._total + float(a.sum()),
+            self._other_total + float(b.sum()),
+        )
+        self._products += float(dots.sum())
+        self._other_squares += float((b * b).sum())
         if y.dtype.kind == "f" and y.ndim >= 2 and y.shape[-1] > 1:
             same = np.argmax(y, -1) == np.argmax(z, -1)
             self._equal, self._choices = self._equal + float(same.sum()), self._choices + same.size
 
     @property
     def similarity(self) -> float:
+        if self._is_single and self._rows:
+            return self._similarity_of_numbers()
         return self._cosines / self._rows if self._rows else 1.0
+
+    def _similarity_of_numbers(self) -> float:
+        """The cosine of (a - m) and (b - m) over all rows, with m the mean of a."""
+        if not self._distances:
+            return 1.0
+        mean = self._total / self._rows
+        spread = self._squares - mean * self._total
+        if spread <= 1e-12 * self._squares:  # one row, or equal ones
+            return max(1 - self.error, 0.0)
+        other = self._other_squares - mean * (2 * self._other_total - self._total)
+        product = self._products - mean * self._other_total
+        return product / math.sqrt(spread * other) if other > 0 else 0.0
 
     @property
     def error(self) -> float:

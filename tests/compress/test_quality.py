@@ -45,6 +45,37 @@ def test_a_change_is_measured() -> None:
     assert opposite.similarity == pytest.approx(-1) and opposite.error == pytest.approx(2, rel=1e-3)
 
 
+def probability(w: np.ndarray[Any, Any], offset: float = 0.0) -> ir.Model:
+    """One number for each row, which is always positive."""
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    p = op.Sigmoid(op.MatMul(x, op.initializer("w", w.astype(np.float32))))
+    return op.model(p=op.Add(p, np.array(offset, np.float32)))
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_single_numbers_are_compared_over_all_rows(batch: int | None) -> None:
+    inputs = InferenceSession(probability(W[:, :1])).get_inputs()
+    rating = Judge(probability(W[:, :1]), Calibration({"x": X}, inputs, batch=batch))
+    assert rating.rate(probability(W[:, :1])).similarity == pytest.approx(1)
+
+    other = rating.rate(probability(W[:, 1:2]))
+    p, q = (1 / (1 + np.exp(-X.astype(np.float64) @ W[:, i])) for i in (0, 1))
+    a, b = p - p.mean(), q - p.mean()
+    expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert other.similarity == pytest.approx(expected, abs=1e-5)
+    assert not rating.is_within(other, drop=0.1)
+    assert rating.rate(probability(W[:, :1], offset=0.5)).similarity < 0.8
+    assert rating.rate(probability(np.zeros((4, 1)))).similarity < 0.5  # answers 0.5 to all
+
+
+def test_one_row_of_one_number_is_compared_by_its_error() -> None:
+    inputs = InferenceSession(probability(W[:, :1])).get_inputs()
+    rating = Judge(probability(W[:, :1]), Calibration({"x": X[:1]}, inputs))
+    quality = rating.rate(probability(W[:, :1], offset=0.1))
+    assert quality.similarity == pytest.approx(1 - quality.error) and quality.error > 0.05
+
+
 def test_not_a_number_is_never_within_a_budget() -> None:
     rating = judge()
     assert not rating.is_within(rating.rate(product(W * np.nan)), drop=0.99)

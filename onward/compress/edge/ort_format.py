@@ -51,11 +51,13 @@ def write_operator_config(model: Path, path: Path) -> str:
     The model is in onnxruntime's format. The comment that names it has no folder: the same model,
     the same file.
     """
-    logging.getLogger("ort_format_model.utils").setLevel(logging.ERROR)
     with warnings.catch_warnings():  # it leaves a file open
         warnings.simplefilter("ignore", ResourceWarning)
         with contextlib.redirect_stdout(io.StringIO()):  # its import prints
-            tools.create_config_from_models([model], path, True)
+            create_config = tools.create_config_from_models
+            # the import has set its level to DEBUG
+            logging.getLogger("ort_format_model.utils").setLevel(logging.ERROR)
+            create_config([model], path, True)
     lines = path.read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith("# -")]
     kept[0] = f"# Operators and types of {model.name}"
