@@ -28,6 +28,18 @@ def walk(graph: ir.Graph) -> Iterator[ir.Node]:
                 yield from walk(attribute.as_graph())
 
 
+def stored_tensors(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Every weight of the graphs by name: initializers, and the values of Constant nodes."""
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield name, value.const_value
+    for node in walk(model.graph):
+        attribute = node.attributes.get("value") if node.op_type == "Constant" else None
+        if attribute is not None and attribute.type == ir.AttributeType.TENSOR:
+            yield str(node.outputs[0].name), attribute.as_tensor()
+
+
 def graphs_of(model: ir.Model) -> list[ir.Graph]:
     """The model's graph and every subgraph."""
     return [model.graph, *(body for node in walk(model.graph) for body in bodies(node))]

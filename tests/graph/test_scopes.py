@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from onnx import parser
 
-from onward.graph.scopes import bodies, graphs_of, last_uses, reads, walk
+from onward.graph.scopes import bodies, graphs_of, last_uses, reads, stored_tensors, walk
 
 GRAPH = ir.from_proto(
     parser.parse_model(
@@ -47,3 +47,24 @@ def test_last_uses_include_subgraphs() -> None:
         "If": {"c", "x", "a", "b"}
     }
     assert names(last_uses(GRAPH)[choice]) == {"c", "x", "a", "b"}
+
+
+def test_weights_are_initializers_and_constants_of_all_graphs() -> None:
+    model = ir.from_proto(
+        parser.parse_model(
+            """<ir_version: 10, opset_import: ["": 20]>
+            g (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+                k = Constant <value = float[2] {3, 4}> ()
+                h = Mul (x, w)
+                y = If (c) <
+                    then_branch = t () => (float[2] p) {
+                        inner = Constant <value = float[2] {5, 6}> ()
+                        p = Mul (h, inner)
+                    },
+                    else_branch = e () => (float[2] q) { q = Mul (h, k) }
+                >
+            }"""
+        )
+    )
+    found = {name: tensor.numpy().tolist() for name, tensor in stored_tensors(model)}
+    assert found == {"w": [1, 2], "k": [3, 4], "inner": [5, 6]}

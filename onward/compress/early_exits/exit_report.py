@@ -18,6 +18,7 @@ from onward.compress.early_exits.training import NetworkOutputs
 from onward.compress.quality import Quality
 from onward.compress.report import Change, Measured, Report
 from onward.compress.timing import time_in_turns
+from onward.graph.scopes import stored_tensors
 
 _SECONDS = 0.4  # how long each model is timed
 
@@ -207,5 +208,4 @@ def _quality(y: Array, z: Array) -> Quality:
 
 
 def _parameters(model: ir.Model) -> int:
-    tensors = (v.const_value for g in model.graphs() for v in g.initializers.values())
-    return sum(tensor.size for tensor in tensors if tensor is not None)
+    return sum(tensor.size for _, tensor in stored_tensors(model))

@@ -11,6 +11,7 @@ from onward.compress.quality import Quality
 from onward.compress.report import Measured, Report
 from onward.compress.timing import time_in_turns
 from onward.graph.files import weight_bytes
+from onward.graph.scopes import stored_tensors
 
 _LARGE = 1 << 30  # bytes; a protobuf message ends at 2 GiB
 
@@ -52,14 +53,12 @@ def make_report(task: PruningTask, pruned: Pruned) -> Report:
 
 
 def _measure(task: PruningTask, model: ir.Model, seconds: float, quality: Quality) -> Measured:
-    weights = [v.const_value for g in model.graphs() for v in g.initializers.values()]
-    tensors = [tensor for tensor in weights if tensor is not None]
     return Measured(
         file_bytes=_count_bytes(model),
         seconds=seconds,
         quality=quality,
         macs=count_macs(model, task.dynamic_sizes()),
-        parameters=sum(tensor.size for tensor in tensors),
+        parameters=sum(tensor.size for _, tensor in stored_tensors(model)),
     )
 
 

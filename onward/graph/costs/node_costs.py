@@ -18,7 +18,7 @@ from onward.graph.costs.flops import FLOPS as ARITHMETIC
 from onward.graph.costs.flops import NodeCall, Tensor, UnknownShape
 from onward.graph.costs.ml_flops import ML_FLOPS
 from onward.graph.operators import REARRANGING, SELECTING, SHAPE_ONLY, VIEWS, named
-from onward.graph.scopes import COMPOSITES, bodies, origin, standard
+from onward.graph.scopes import COMPOSITES, bodies, origin, standard, stored_tensors
 from onward.graph.shapes.declared import infer_from_inputs
 from onward.graph.shapes.ml_operators import DOMAIN
 from onward.graph.shapes.subgraph_sizes import TRIPS, changes_sizes, scan_length
@@ -134,8 +134,7 @@ def model_costs(model: ir.Model, sizes: Mapping[str, int] | None = None) -> Cost
         InlinePass()(model)
     taken = fix_inputs(model, sizes or {})
     infer_computed_shapes(infer_from_inputs(model, numbers=True))
-    weights = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
-    tensors = [tensor for tensor in weights if tensor is not None]
+    tensors = [tensor for _, tensor in stored_tensors(model)]
     return Costs(
         [NodeCost(node.name or "", _counted_as(node), node_cost(node)) for node in model.graph],
         parameters=sum(tensor.size for tensor in tensors),
