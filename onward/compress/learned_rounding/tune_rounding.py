@@ -136,7 +136,10 @@ def learn_rounding(
             steps += f" ({trained.skipped} more were not finite)"
     _forget_fitted(tune)
     measure = "error" if tune.loss is None else "loss"
-    gain = f"{measure} {-before:.4g} to {-reached:.4g} on rows that were not learned from"
+    rows = "rows that were not learned from"
+    if judged is learned:
+        rows = "the rows that were learned from, as there are too few to leave some out"
+    gain = f"{measure} {-before:.4g} to {-reached:.4g} on {rows}"
     if not note:
         note = f"{steps}: {gain}" if reached > before else f"{steps} did not help"
     elif reached > before:

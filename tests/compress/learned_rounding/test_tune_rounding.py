@@ -11,6 +11,7 @@ import pytest
 
 import onward
 from onward.compress import Tune, tune_rounding
+from onward.compress.learned_rounding.tune_rounding import learn_rounding
 from onward.errors import DataError, OptionError
 from onward.losses import MSE
 from tests.compress.learned_rounding.small_models import (
@@ -32,6 +33,16 @@ def test_learned_rounding_is_nearer_to_the_float_model(bits: int, block: int, sh
     quantized = rounded(ORIGINAL, bits, block)
     tuned = tune_rounding(ORIGINAL, quantized, calibration(ORIGINAL), Tune(steps=60))
     assert error(ORIGINAL, tuned) < share * error(ORIGINAL, quantized)
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"),
+    [(8, "on rows that were not learned from"), (1, "on the rows that were learned from")],
+)
+def test_note_says_which_rows_the_gain_was_measured_on(limit: int, rows: str) -> None:
+    data = calibration(ORIGINAL, limit=limit)
+    learned = learn_rounding(ORIGINAL, rounded(ORIGINAL), data, Tune(steps=10))
+    assert learned.helped and rows in learned.note
 
 
 def test_only_integers_and_scales_change() -> None:
