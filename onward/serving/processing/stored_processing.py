@@ -13,7 +13,8 @@ import numpy as np
 
 from onward.errors import OptionError
 from onward.lazy import LazyModule
-from onward.serving.processing.image_processing import PixelScaling, decode_image
+from onward.serving.processing.image_processing import decode_images
+from onward.serving.processing.image_settings import ImageSettings
 from onward.serving.processing.top_classes import top_classes
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES
@@ -78,8 +79,7 @@ def _images(
 
     def prepare(feeds: Mapping[str, Array]) -> Any:
         files = feeds[column].reshape(-1).tolist()
-        pixels = [decode_image(file, layout, PixelScaling()) for file in files]
-        batch = np.stack(pixels).transpose(0, 3, 1, 2)
+        batch = decode_images(files, layout, ImageSettings()).transpose(0, 3, 1, 2)
         return kept.feeds({column: batch}, target=False)
 
     return [TensorSpec(column, "BYTES", (-1,), ("",), is_binary=True)], prepare

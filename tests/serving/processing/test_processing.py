@@ -145,6 +145,75 @@ def test_images_are_decoded_resized_and_scaled(tmp_path: Path, layout: str) -> N
     assert found.run({"image": objects("warming up")})["labels"].shape == (1, 2)
 
 
+SQUARE = {"height": 4, "width": 4}
+
+
+@pytest.mark.parametrize(
+    ("record", "before", "filter"),
+    [
+        ({"size": SQUARE}, (4, 4), 2),
+        ({"size": 4, "resample": 3}, (4, 4), 3),
+        # the sides of the picture are 20 and 10
+        ({"size": {"shortest_edge": 6}, "do_center_crop": True, "crop_size": SQUARE}, (12, 6), 2),
+        ({"size": 6, "do_center_crop": True, "crop_size": 4, "resample": 3}, (12, 6), 3),
+        ({"size": {"height": 6, "width": 8}, "do_center_crop": True, "crop_size": 4}, (8, 6), 2),
+        (
+            {"size": 6, "do_center_crop": True, "crop_size": 4,
+             "feature_extractor_type": "DeiTFeatureExtractor"},
+            (6, 6), 2,
+        ),
+        ({"do_resize": False, "size": 6, "do_center_crop": True, "crop_size": 4}, (20, 10), 2),
+        ({"size": {"shortest_edge": 4}, "crop_pct": 0.5}, (16, 8), 2),  # ConvNeXt
+        ({"size": {"shortest_edge": 4}}, (4, 4), 2),  # the model's size is fixed
+    ],
+)  # fmt: skip
+def test_images_are_resized_and_cropped_as_the_file_says(
+    tmp_path: Path, record: dict[str, Any], before: tuple[int, int], filter: int
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    original = image.fromarray(random.integers(0, 256, (10, 20, 3)).astype(np.uint8))
+    file = io.BytesIO()
+    original.save(file, "PNG")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(record))
+    model = Recording(PICTURES, [1.0])
+    processed(model, tmp_path, preprocess="image").run({"image": objects(file.getvalue())})
+    resized = original.resize(before, filter)
+    left, top = (before[0] - 4) // 2, (before[1] - 4) // 2
+    expected = np.asarray(resized.crop((left, top, left + 4, top + 4)), np.float32) / 255
+    np.testing.assert_allclose(model.feeds["pixels"][0], expected.transpose(2, 0, 1), atol=1e-6)
+
+
+def test_channels_are_flipped_as_the_file_says(tmp_path: Path) -> None:
+    record = {"size": SQUARE, "do_flip_channel_order": True, "image_mean": [1, 1, 1]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(record))
+    model = Recording(PICTURES, [1.0])
+    processed(model, tmp_path, preprocess="image").run({"image": objects(picture((255, 0, 51)))})
+    np.testing.assert_allclose(model.feeds["pixels"][0, :, 0, 0], [0.2, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("record", "size", "error"),
+    [
+        ({"size": {"shortest_edge": 6}}, -1, "makes images of different sizes"),
+        ({"size": 6, "do_center_crop": True, "crop_size": 5}, 4, "of 5 x 5, but .* takes 4 x 4"),
+    ],
+)
+def test_image_sizes_that_do_not_fit_are_refused(
+    tmp_path: Path, record: dict[str, Any], size: int, error: str
+) -> None:
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(record))
+    model = Recording([TensorSpec("pixels", "FP32", (-1, 3, size, size))], [1.0])
+    with pytest.raises(OptionError, match=error):
+        processed(model, tmp_path, preprocess="image")
+
+
+def test_no_images_are_an_empty_batch(tmp_path: Path) -> None:
+    model = Recording(PICTURES, [1.0])
+    processed(model, tmp_path, preprocess="image").run({"image": objects()})
+    assert model.feeds["pixels"].shape == (0, 3, 4, 4)
+
+
 def test_image_processing_needs_an_input_of_images(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="one input of 4 axes"):
         processed(
@@ -177,6 +246,8 @@ def test_a_tokenizer_makes_ids_and_masks(tmp_path: Path, length: int) -> None:
     assert instance.feeds["input_ids"].tolist() == [[2, 3, 1, *pad], [2, 0, 0, *pad]]
     assert instance.feeds["attention_mask"].tolist() == [[1, 1, 1, *pad], [1, 0, 0, *pad]]
     assert instance.feeds["input_ids"].dtype == np.int64
+    found.run({"text": objects()})
+    assert instance.feeds["input_ids"].shape == (0, 4 if length == 4 else 0)
 
 
 def test_a_tokenizers_own_padding_token_fills_a_fixed_length(tmp_path: Path) -> None:
