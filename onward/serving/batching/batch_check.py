@@ -132,7 +132,10 @@ def _axis_name(spec: TensorSpec, axis: int) -> str:
 
 def _draw(random: np.random.Generator, dtype: np.dtype[np.generic], shape: list[int]) -> Array:
     if dtype == np.object_:
-        return np.full(shape, "a", dtype)
+        # of different lengths: a tokenizer pads texts to the longest one of a batch
+        counts = random.integers(1, 9, shape).reshape(-1).tolist()
+        texts = np.array([" ".join("a" * count) for count in counts], dtype)
+        return texts.reshape(shape)
     if dtype.kind in "iub":
         return random.integers(0, 2, shape).astype(dtype)
     return random.normal(size=shape).astype(dtype)

@@ -36,10 +36,11 @@ def tokenizer_preprocessing(
     def prepare(feeds: Mapping[str, Array]) -> dict[str, Array]:
         texts = [_text(each) for each in feeds["text"].reshape(-1).tolist()]
         encoded = tokenizer.encode_batch(texts)
+        longest = len(encoded[0].ids) if encoded else length or 0
         return {
             spec.name: np.array(
                 [getattr(each, _FIELDS[spec.name]) for each in encoded], DATATYPES[spec.datatype]
-            ).reshape(len(texts), -1)
+            ).reshape(len(texts), longest)
             for spec in inputs
         }
 

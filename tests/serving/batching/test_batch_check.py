@@ -17,7 +17,7 @@ from onward.serving.batching.batch_check import (
     random_feeds,
     run_once,
 )
-from onward.serving.requests import TensorSpec
+from onward.serving.requests import Array, TensorSpec
 from tests.serving.instances import FunctionInstance, SessionInstance, doubler
 
 AXES = {"x": 0, "y": 0}
@@ -74,6 +74,17 @@ def test_random_answers_are_found() -> None:
     instance = doubler(function=lambda x: {"y": random.normal(size=x.shape)})
     reason = find_changed_answer(instance, LAYOUT, 32)
     assert reason.startswith("its answers change from run to run: output 'y' differs by")
+
+
+def test_texts_that_are_padded_to_the_longest_of_a_batch_are_found() -> None:
+    specs = [TensorSpec("x", "BYTES", (-1,))], [TensorSpec("y", "FP32", (-1, -1))]
+
+    def lengths(x: Array) -> dict[str, Array]:
+        longest = max(len(text.split()) for text in x.tolist())
+        return {"y": np.zeros((len(x), longest), np.float32)}
+
+    reason = find_changed_answer(FunctionInstance(*specs, lengths), LAYOUT, 32)
+    assert reason.startswith("joining requests changes answers: output 'y' has the shape")
 
 
 def test_integers_and_texts_must_be_equal() -> None:
