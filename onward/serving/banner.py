@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from onward.message_text import format_sizes
-from onward.serving.example_request import example_arrays, example_command
+from onward.serving.example_request import SEQUENCE, example_arrays, example_command
 from onward.serving.requests import TensorSpec
 from onward.serving.server_info import ServedModelInfo, ServerInfo
 
@@ -102,7 +102,7 @@ def infer_url(info: ServerInfo, model: ServedModelInfo) -> str:
 
 def _curl(info: ServerInfo, model: ServedModelInfo) -> str:
     key = f'-H "{KEY_HEADER}"' if info.needs_key else ""  # the shell fills in the key
-    return example_command(infer_url(info, model), model.inputs, key)
+    return example_command(infer_url(info, model), model.inputs, key, model.keeps_sequences)
 
 
 def _triton_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
@@ -122,7 +122,10 @@ def _triton_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
     if info.needs_key:
         headers = ', headers={"Authorization": "Bearer " + os.environ["ONWARD_KEY"]}'
     wanted = model.outputs[0].name if model.outputs else ""
-    lines.append(f"print(client.infer({model.name!r}, inputs{headers}).as_numpy({wanted!r}))")
+    lines.append(
+        f"print(client.infer({model.name!r}, inputs{_sequence(model)}{headers})"
+        f".as_numpy({wanted!r}))"
+    )
     return lines
 
 
@@ -132,10 +135,20 @@ def _onward_client(info: ServerInfo, model: ServedModelInfo) -> list[str]:
     key = ', api_key=os.environ["ONWARD_KEY"]' if info.needs_key else ""
     return [
         f"import numpy as np, onward{_more_imports(info, model)}",
-        f"print(onward.Client({info.http_url!r}{key}).infer({model.name!r}, {{{feeds}}}))",
+        f"print(onward.Client({info.http_url!r}{key})"
+        f".infer({model.name!r}, {{{feeds}}}{_sequence(model)}))",
     ]
+
+
+def _sequence(model: ServedModelInfo) -> str:
+    """The arguments of both clients that make a request a sequence of its own."""
+    if not model.keeps_sequences:
+        return ""
+    return "".join(f", {name}={value}" for name, value in SEQUENCE.items())
 
 
 def _more_imports(info: ServerInfo, model: ServedModelInfo) -> str:
     has_bfloat16 = any(spec.datatype == "BF16" for spec in model.inputs)
-    return (", ml_dtypes" if has_bfloat16 else "") + (", os" if info.needs_key else "")
+    has_files = any(spec.is_binary for spec in model.inputs)
+    names = {"ml_dtypes": has_bfloat16, "base64": has_files, "os": info.needs_key}
+    return "".join(f", {name}" for name, is_needed in names.items() if is_needed)

@@ -12,6 +12,10 @@ from onward.serving.requests import TensorSpec
 
 _MOST_ELEMENTS = 64  # of all inputs, that are written out
 _VALUES: dict[str, Any] = {"BOOL": False, "BYTES": "text"}  # FP and INT: 0
+_PICTURE = (  # a PNG file of one pixel, for inputs that take files
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB5Sfe/AAAAABJRU5ErkJggg=="
+)
+SEQUENCE: dict[str, Any] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 
 
 def example_shape(spec: TensorSpec) -> list[int]:
@@ -23,20 +27,21 @@ def example_value(spec: TensorSpec) -> Any:
     return 0.0 if spec.datatype.startswith(("FP", "BF")) else _VALUES.get(spec.datatype, 0)
 
 
-def example_body(inputs: Sequence[TensorSpec]) -> dict[str, Any]:
+def example_body(inputs: Sequence[TensorSpec], keeps_sequences: bool = False) -> dict[str, Any]:
     """The JSON body of an infer request; optional inputs are left out."""
-    return {
+    body: dict[str, Any] = {
         "inputs": [
             {
                 "name": spec.name,
                 "shape": (shape := example_shape(spec)),
                 "datatype": spec.datatype,
-                "data": [example_value(spec)] * math.prod(shape),
+                "data": [_element(spec)] * math.prod(shape),
             }
             for spec in inputs
             if not spec.is_optional
         ]
     }
+    return {**body, "parameters": SEQUENCE} if keeps_sequences else body
 
 
 def example_size(inputs: Sequence[TensorSpec]) -> int:
@@ -44,16 +49,19 @@ def example_size(inputs: Sequence[TensorSpec]) -> int:
     return sum(math.prod(example_shape(spec)) for spec in inputs if not spec.is_optional)
 
 
-def example_command(url: str, inputs: Sequence[TensorSpec], options: str = "") -> str:
+def example_command(
+    url: str, inputs: Sequence[TensorSpec], options: str = "", keeps_sequences: bool = False
+) -> str:
     """A curl command that works in a shell as it is; a large body is made by python3.
 
     `options` are curl's, as the shell reads them.
     """
     more = f" {options}" if options else ""
     if example_size(inputs) <= _MOST_ELEMENTS:
-        body = json.dumps(example_body(inputs), separators=(",", ":"), ensure_ascii=False)
+        example = example_body(inputs, keeps_sequences)
+        body = json.dumps(example, separators=(",", ":"), ensure_ascii=False)
         return f"curl {shlex.quote(url)}{more} -d {shlex.quote(body)}"
-    program = f"import json; print(json.dumps({_body_expression(inputs)}))"
+    program = f"import json; print(json.dumps({_body_expression(inputs, keeps_sequences)}))"
     return f"python3 -c {shlex.quote(program)} | curl {shlex.quote(url)}{more} --data-binary @-"
 
 
@@ -66,7 +74,11 @@ def example_arrays(inputs: Sequence[TensorSpec]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _body_expression(inputs: Sequence[TensorSpec]) -> str:
+def _element(spec: TensorSpec) -> Any:
+    return {"b64": _PICTURE} if spec.is_binary else example_value(spec)
+
+
+def _body_expression(inputs: Sequence[TensorSpec], keeps_sequences: bool) -> str:
     """The body as a Python expression in which data is a repeated element."""
     parts = []
     for tensor in example_body(inputs)["inputs"]:
@@ -76,12 +88,15 @@ def _body_expression(inputs: Sequence[TensorSpec]) -> str:
             f"{{'name': {tensor['name']!r}, 'shape': {tensor['shape']}, "
             f"'datatype': {tensor['datatype']!r}, 'data': {data}}}"
         )
-    return f"{{'inputs': [{', '.join(parts)}]}}"
+    more = f", 'parameters': {SEQUENCE}" if keeps_sequences else ""
+    return f"{{'inputs': [{', '.join(parts)}]{more}}}"
 
 
 def _array_expression(spec: TensorSpec) -> str:
     shape = ", ".join(map(str, example_shape(spec)))
     shape = f"({shape},)" if len(spec.shape) == 1 else f"({shape})"
+    if spec.is_binary:
+        return f'np.full({shape}, base64.b64decode("{_PICTURE}"), object)'
     if spec.datatype == "BYTES":
         return f'np.full({shape}, b"text", object)'
     names = {"BOOL": "np.bool_", "BF16": "ml_dtypes.bfloat16"}

@@ -135,6 +135,7 @@ class RunningServer:
                     list(served.inputs),
                     list(served.outputs),
                     str(served.batching),
+                    isinstance(served, ServedModel) and served.keeps_sequences,
                 )
                 for model, version, served in core.repository.table.served()
             ],

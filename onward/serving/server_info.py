@@ -16,6 +16,7 @@ class ServedModelInfo:
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
     batching: str = ""  # in words: "up to 32 rows", or why requests are not joined
+    keeps_sequences: bool = False  # requests need the id of a sequence
 
 
 @dataclass(frozen=True)

@@ -16,5 +16,6 @@ SIGNATURES: dict[str, list[TensorSpec]] = {
     "texts": [TensorSpec('it\'s "quoted" $HOME\\n', "BYTES", (-1,)), TensorSpec("n", "UINT8", ())],
     "many": [TensorSpec(f"x{n}", "BF16", (20, 2)) for n in range(9)],
     "empty": [TensorSpec("x", "FP64", (0, 3))],
+    "files": [TensorSpec("image", "BYTES", (-1,), ("",), is_binary=True)],
     "none": [],
 }

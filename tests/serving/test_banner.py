@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,12 @@ def test_programs_are_valid(inputs: list[TensorSpec], needs_key: bool) -> None:
     assert ('-H "Authorization: Bearer $ONWARD_KEY"' in command) == needs_key
     client = "\n".join(sections["with tritonclient"].lines)
     assert ("ssl=True" in client) == needs_key
+
+
+def test_programs_for_a_model_of_sequences_start_one() -> None:
+    text = banner_text(info(replace(model(SIGNATURES["small"]), keeps_sequences=True)))
+    assert text.count(", sequence_id=1, sequence_start=True, sequence_end=True)") == 2
+    assert '"parameters":{"sequence_id":1,' in text
 
 
 def test_text_has_every_address_and_the_model() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import shlex
 import subprocess
@@ -53,6 +55,28 @@ def test_command_sends_a_valid_body(inputs: list[TensorSpec]) -> None:
     check_body(json.loads(body), inputs)
 
 
+def test_the_example_of_a_file_is_a_picture() -> None:
+    image = pytest.importorskip("PIL.Image")
+    [given] = example_body(SIGNATURES["files"])["inputs"]
+    data = from_json("image", "BYTES", (1,), given["data"])[0]
+    assert image.open(io.BytesIO(data)).size == (1, 1)
+    [(_, _, expression)] = example_arrays(SIGNATURES["files"])
+    assert eval(expression, {"np": np, "base64": base64}).tolist() == [data]
+
+
+@pytest.mark.parametrize("name", ["small", "image"])
+def test_the_example_of_a_sequence_is_a_whole_one(name: str) -> None:
+    command = example_command(URL, SIGNATURES[name], keeps_sequences=True)
+    words = shlex.split(command)
+    if words[0] == "curl":
+        body = words[words.index("-d") + 1]
+    else:
+        own = [sys.executable, "-c", words[2]]
+        body = subprocess.run(own, capture_output=True, text=True, check=True).stdout
+    expected = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+    assert json.loads(body)["parameters"] == expected
+
+
 def test_large_inputs_are_not_written_out() -> None:
     assert example_command(URL, SIGNATURES["image"]).startswith("python3 -c ")
     assert example_command(URL, SIGNATURES["small"]).startswith("curl ")
@@ -62,5 +86,5 @@ def test_large_inputs_are_not_written_out() -> None:
 def test_arrays_have_the_type_of_the_input(inputs: list[TensorSpec]) -> None:
     needed = {spec.name: spec for spec in inputs if not spec.is_optional}
     for name, datatype, expression in example_arrays(inputs):
-        array = eval(expression, {"np": np, "ml_dtypes": ml_dtypes})
+        array = eval(expression, {"np": np, "ml_dtypes": ml_dtypes, "base64": base64})
         assert array.dtype == dtype_of(name, datatype) and array.ndim == len(needed[name].shape)

@@ -84,7 +84,7 @@ class ServedModel:
         batching = await self._loop.run_in_executor(None, self._plan)
         settings = self._settings
         sequences: Sequences | None = None
-        if settings.sequence_states or settings.sequence_controls:
+        if self.keeps_sequences:
             sequences = SequenceBatching(self.name, self._instances[0], settings, batching.axes)
             self._state_outputs = tuple(sequences.state_outputs)  # computed for every request
         self.batching = batching
@@ -101,6 +101,11 @@ class ServedModel:
                 self._ended,
             )
         self._is_accepting = self._is_started = True
+
+    @property
+    def keeps_sequences(self) -> bool:
+        """Requests are parts of sequences, and need the id of one."""
+        return bool(self._settings.sequence_states or self._settings.sequence_controls)
 
     @property
     def queue_length(self) -> int:
