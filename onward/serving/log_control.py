@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.errors import RequestInvalid
 
-_LOGGER = logging.getLogger("onward")
+_LOGGER = logging.getLogger("onward.serving")  # whose level the server sets
 _FLAGS = {
     "log_info": logging.INFO,
     "log_warning": logging.WARNING,
@@ -16,7 +16,7 @@ _FLAGS = {
 
 
 def read_log_settings() -> dict[str, Any]:
-    """The settings, as far as the level of the logger "onward" says them."""
+    """The settings, as far as the level of the server's logger says them."""
     level = _LOGGER.getEffectiveLevel()
     return {
         "log_file": "",

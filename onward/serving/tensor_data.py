@@ -30,6 +30,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 _LENGTH = struct.Struct("<I")
 _MAX_RANK = 32
+_MOST_ELEMENTS = 1 << 48  # a size of 0 does not count: numpy and engines multiply the others
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
@@ -46,9 +47,13 @@ def check_shape(name: str, shape: Any) -> tuple[int, ...]:
     """A request's shape as a tuple; -1 is not a size."""
     if not isinstance(shape, (list, tuple)) or len(shape) > _MAX_RANK:
         raise RequestInvalid(f"the shape of input {name!r} is not a list of sizes")
+    elements = 1
     for size in shape:
-        if type(size) is not int or size < 0 or size >= 1 << 62:
+        if type(size) is not int or size < 0:
             raise RequestInvalid(f"the shape of input {name!r} has a size {size!r}: not 0 or more")
+        elements *= size or 1
+    if elements > _MOST_ELEMENTS:
+        raise RequestInvalid(f"the shape of input {name!r} is too large: {list(shape)}")
     return tuple(shape)
 
 

@@ -226,7 +226,7 @@ def running(
     """A server on a free port, in a thread."""
     given = ServingSettings(**{"http_port": 0, **settings})
     running = Running(FakeCore(), FakeRegions(), given)
-    logger = logging.getLogger("onward")
+    logger = logging.getLogger("onward.serving")
     level = logger.level
     loop = running.loop = new_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+import onward
 from onward.errors import RequestInvalid
 from onward.serving.log_control import read_log_settings, update_log_settings
 
 
 @pytest.fixture(autouse=True)
 def level() -> Iterator[None]:
-    logger = logging.getLogger("onward")
+    logger = logging.getLogger("onward.serving")
     before = logger.level
     logger.setLevel(logging.INFO)
     yield
@@ -34,9 +35,18 @@ def level() -> Iterator[None]:
 )
 def test_settings_change_the_level(changes: dict[str, Any], expected: int) -> None:
     found = update_log_settings(changes)
-    assert logging.getLogger("onward").level == expected
+    assert logging.getLogger("onward.serving").level == expected
     assert found == read_log_settings()
     assert found["log_info"] is (expected <= logging.INFO)
+
+
+def test_a_servers_log_follows_the_settings() -> None:
+    with onward.Server(lambda x: x, http_port=0, grpc_port=None, log_format="none"):
+        assert read_log_settings()["log_info"] is True
+        update_log_settings({"log_info": False})
+        assert not logging.getLogger("onward.serving").isEnabledFor(logging.INFO)
+        update_log_settings({"log_verbose_level": 1})
+        assert logging.getLogger("onward.serving").isEnabledFor(logging.DEBUG)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,12 @@ def test_json_that_does_not_fit_is_refused(datatype: str, data: object) -> None:
         from_json("x", datatype, (1,), data)
 
 
+@pytest.mark.parametrize("shape", [[0, 1 << 61], [1 << 40, 0, 1 << 40], [1 << 62]])
+def test_sizes_that_no_tensor_can_have_are_refused(shape: list[int]) -> None:
+    with pytest.raises(RequestInvalid, match="the shape of input 'x' is too large"):
+        check_shape("x", shape)
+
+
 @pytest.mark.parametrize("shape", [None, "2", [-1], [1.0], [True], [1 << 62], [1] * 33])
 def test_a_shape_that_is_none_is_refused(shape: object) -> None:
     with pytest.raises(RequestInvalid, match="the shape of input 'x'"):

@@ -126,6 +126,11 @@ class GrpcControl:
 
     def LogSettings(self, message: Message) -> Json:
         changes = {name: parameter_value(each) for name, each in message.settings.items()}
+        if changes and self._settings.admin_port is not None:
+            raise NotSupported(
+                "the log's settings cannot be changed on this port\n"
+                f"use the HTTP route of the admin port, {self._settings.admin_port}"
+            )
         found = update_log_settings(changes) if changes else read_log_settings()
         return {"settings": {name: _log_value(value) for name, value in found.items()}}
 

@@ -180,6 +180,11 @@ def _repository_routes(sources: RouteSources) -> list[Route]:
 def _server_routes(sources: RouteSources) -> list[Route]:
     async def logging_settings(request: Request) -> Response:
         if request.method == "POST":
+            if not sources.has_admin:
+                raise NotSupported(
+                    "the log's settings cannot be changed on this port\n"
+                    f"use the admin port, {sources.settings.admin_port}"
+                )
             return json_response(update_log_settings(read_json_object(await request.body())))
         return json_response(read_log_settings())
 

@@ -24,6 +24,7 @@ from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES
 
 _LOG = logging.getLogger("onward.serving")
+_DTYPES = frozenset(DATATYPES.values())
 
 
 class FunctionInstance:
@@ -89,15 +90,29 @@ class FunctionInstance:
     def _named(self, result: Any) -> dict[str, Array]:
         """What the function returned, by the names of its outputs."""
         if isinstance(result, Mapping):
-            return {str(name): _array(value) for name, value in result.items()}
+            return {str(name): self._array(value) for name, value in result.items()}
         values = list(result) if isinstance(result, tuple) else [result]
         names = [spec.name for spec in self.outputs] or _default_names(len(values))
         if len(names) != len(values):
             text = f"function {self.name!r} returned {len(values)} outputs, expected {len(names)}"
             raise NodeFailed(text, self.name)
-        arrays = map(_array, values)
+        arrays = map(self._array, values)
         declared = [spec.datatype for spec in self.outputs] or [""] * len(names)
         return {n: _cast(a, datatype) for n, a, datatype in zip(names, arrays, declared)}
+
+    def _array(self, value: Any) -> Array:
+        """A value that the function returned, as a tensor of the protocol."""
+        array = np.asarray(value)
+        if array.dtype.kind in "US":
+            return array.astype(object)
+        if array.dtype.kind == "O":
+            kinds = {type(x).__name__ for x in array.flat if not isinstance(x, (str, bytes))}
+        else:
+            kinds = set() if array.dtype in _DTYPES else {str(array.dtype)}
+        if kinds:
+            text = f"function {self.name!r} returned {', '.join(sorted(kinds))}"
+            raise NodeFailed(f"{text}: neither numbers, booleans nor text", self.name)
+        return array
 
     def _try_outputs(self) -> list[TensorSpec]:
         """The outputs of trial calls with 1 and 2 rows of zeros."""
@@ -121,13 +136,6 @@ def _default_names(count: int) -> list[str]:
 
 def _scalar(array: Array) -> Any:
     return array.item() if array.size == 1 else array
-
-
-def _array(value: Any) -> Array:
-    array = np.asarray(value)
-    if array.dtype.kind in "US":
-        return array.astype(object)
-    return array
 
 
 def _cast(array: Array, datatype: str) -> Array:

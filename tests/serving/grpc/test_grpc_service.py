@@ -256,6 +256,18 @@ def test_models_are_loaded_where_it_is_allowed(settings: dict[str, Any]) -> None
     run(main())
 
 
+def test_log_settings_are_changed_on_the_admin_port_if_there_is_one() -> None:
+    async def main() -> None:
+        async with serving(NumpyCore(), ServingSettings(grpc_port=0, admin_port=1)) as client:
+            assert await client.call("LogSettings")
+            change = {"log_info": {"bool_param": False}}
+            error = await refused(client, "LogSettings", settings=change)
+            assert error.code() == grpc.StatusCode.UNIMPLEMENTED
+            assert "use the HTTP route of the admin port, 1" in error.details()
+
+    run(main())
+
+
 def test_shared_memory_is_registered(tmp_path: Any) -> None:
     async def main() -> None:
         async with serving(NumpyCore()) as client:

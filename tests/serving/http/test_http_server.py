@@ -112,6 +112,7 @@ def test_the_admin_port_has_the_admin_routes_and_no_infer() -> None:
     with running(admin_port=0, admin=True) as server:
         assert server.ask("GET", "/metrics")[0] == 200
         assert server.ask("POST", load)[0] == 200
+        assert server.ask_json("POST", "/v2/logging", {"log_info": True})[0] == 200
         assert server.ask_json("POST", INFER, REQUEST)[0] == 404
         assert (
             INFER.replace("double", "{model}")
@@ -120,6 +121,11 @@ def test_the_admin_port_has_the_admin_routes_and_no_infer() -> None:
     with running(admin_port=0) as server:
         assert server.ask("GET", "/metrics")[0] == 404
         assert server.ask("POST", load)[0] == 404
+        assert server.ask("GET", "/v2/logging")[0] == 200
+        status, body = server.ask_json("POST", "/v2/logging", {"log_info": False})
+        assert (status, body["error"]) == (
+            501, "the log's settings cannot be changed on this port\nuse the admin port, 0"
+        )  # fmt: skip
         assert server.ask_json("POST", INFER, REQUEST)[0] == 200
 
 

@@ -115,6 +115,15 @@ def test_errors_of_a_function_name_it() -> None:
         instance.run({"x": X})
 
 
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [(None, "NoneType"), ({"y": np.ones(2, np.complex64)}, "complex64"), (([1], {2}), "set")],
+)
+def test_what_is_no_tensor_is_refused(result: Any, kind: str) -> None:
+    with pytest.raises(OptionError, match=f"returned {kind}: neither numbers, booleans nor text"):
+        FunctionInstance(lambda x: result)
+
+
 def test_errors_of_serving_pass_through() -> None:
     def refuse(x: NDArray[np.float32]) -> Array:
         if x.any():
