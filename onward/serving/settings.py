@@ -31,10 +31,14 @@ class Padding(BaseModel):
     model_config = _CLOSED
 
     axis: int = Field(1, description="The axis that varies, counted with the batch axis.")
-    value: float | str = Field(0, description="What is filled in.")
+    value: float | str = Field(0.0, description="What is filled in.")
     sizes: list[Count] = Field([], description="Lengths to pad to; none: the longest of the batch.")
     mask: str | None = Field(None, description="The input that is 1 where there is data, 0 else.")
-    outputs: dict[str, int] = Field({}, description="Outputs to cut back, and along which axis.")
+    outputs: dict[str, int] | None = Field(
+        None,
+        description="Outputs to cut back, and along which axis; none: those whose axis has the "
+        "name of the input's.",
+    )
 
 
 class SequenceState(BaseModel):
@@ -44,7 +48,7 @@ class SequenceState(BaseModel):
 
     input: str
     output: str
-    initial: float = Field(0, description="The value that a new sequence starts with.")
+    initial: float = Field(0.0, description="The value that a new sequence starts with.")
 
 
 class ModelSettings(BaseModel):

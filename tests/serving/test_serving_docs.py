@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from onward.serving.observer import RequestTimes
 from onward.serving.operation.metrics import Metrics
-from onward.serving.settings import ModelSettings, ServingSettings
+from onward.serving.settings import ModelSettings, Padding, ServingSettings
 from onward.serving.settings_sources import environment_layer, file_layer, merge_layers
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ MANIFESTS = ROOT / "examples/kubernetes"
 
 def settings_table(settings: type[BaseModel]) -> str:
     """The table of a settings class, as docs/serving.md has it."""
-    lines = ["| setting | default | |", "|---|---|---|"]
+    lines = [f"| {'key' if settings is Padding else 'setting'} | default | |", "|---|---|---|"]
     for name, field in settings.model_fields.items():
         default = field.default
         text = default if isinstance(default, str) else json.dumps(default)
@@ -33,7 +33,7 @@ def settings_table(settings: type[BaseModel]) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("settings", [ServingSettings, ModelSettings])
+@pytest.mark.parametrize("settings", [ServingSettings, ModelSettings, Padding])
 def test_table_has_every_setting(settings: type[BaseModel]) -> None:
     """To write it again: print(settings_table(ServingSettings))."""
     assert settings_table(settings) in PAGE.read_text("utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onward.errors import OptionError
@@ -66,9 +66,11 @@ def plan_batching(name: str, instance: Instance, settings: ModelSettings) -> Bat
         return replace(plan, is_checked=True)
     if size == "auto" and not settings.padding:
         return Batching(reason=reason)
+    advice = "name the outputs to cut back in padding's outputs, " if settings.padding else ""
     raise OptionError(
         f"model {name!r} cannot be batched: {reason}\n"
-        "set max_batch_size to 0 and give no padding, or check_batching to false to accept it"
+        f"{advice}set max_batch_size to 0 and give no padding, "
+        "or check_batching to false to accept it"
     )
 
 
@@ -102,7 +104,10 @@ def _plan_padding(
         sizes = tuple(sorted(set(setting.sizes)))
         axis = _length_axis(spec, setting.axis, axes)
         padded[each] = PaddedInput(axis, setting.value, sizes)
-        for output, output_axis in setting.outputs.items():
+        outputs = setting.outputs
+        if outputs is None:
+            outputs = _outputs_of_length(spec, axis, instance.outputs)
+        for output, output_axis in outputs.items():
             found = _known(output, {spec.name: spec for spec in instance.outputs}, name)
             cuts[output] = (_length_axis(found, output_axis, axes), each)
         if setting.mask is not None:
@@ -116,6 +121,14 @@ def _plan_padding(
                 )
             padded[mask.name] = PaddedInput(axis if same else 1 - axes[mask.name], 0, sizes)
     return padded, cuts, masks
+
+
+def _outputs_of_length(
+    spec: TensorSpec, axis: int, outputs: Sequence[TensorSpec]
+) -> dict[str, int]:
+    """The outputs that have the named axis of an input, and where."""
+    name = spec.axes[axis] if axis < len(spec.axes) else ""
+    return {each.name: each.axes.index(name) for each in outputs if name and name in each.axes}
 
 
 def _known(name: str, specs: Mapping[str, TensorSpec], model: str) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,26 @@ def test_padding_is_planned_with_its_mask() -> None:
     assert found.layout.cuts == {"hidden": (1, "ids")}
     ids, mask = served_inputs(instance, found, ())
     assert (ids.is_optional, mask.is_optional) == (False, True)
+
+
+def test_outputs_with_the_padded_axis_are_cut_back() -> None:
+    outputs = [
+        TensorSpec("hidden", "FP32", (-1, -1), ("batch", "length")),
+        TensorSpec("mean", "FP32", (-1,), ("batch",)),
+    ]
+    instance = FunctionInstance(TOKENS, outputs, embed)
+    found = plan_batching("m", instance, settings(padding={"ids": {"mask": "mask"}}))
+    assert found.is_checked
+    assert found.layout.cuts == {"hidden": (1, "ids")}
+    with pytest.raises(OptionError, match="name the outputs to cut back in padding's outputs"):
+        plan_batching("m", embedder(), settings(padding={"ids": {"mask": "mask"}}))
+
+
+def test_padding_has_no_warnings_when_it_is_written_out() -> None:
+    given = settings(padding={"ids": {"mask": "mask"}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert given.model_dump()["padding"]["ids"]["value"] == 0.0
 
 
 def test_padding_that_changes_answers_is_refused() -> None:
