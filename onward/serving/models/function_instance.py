@@ -89,16 +89,17 @@ class FunctionInstance:
 
     def _named(self, result: Any) -> dict[str, Array]:
         """What the function returned, by the names of its outputs."""
+        types = {spec.name: spec.datatype for spec in self.outputs}
         if isinstance(result, Mapping):
-            return {str(name): self._array(value) for name, value in result.items()}
+            named = {str(name): self._array(value) for name, value in result.items()}
+            return {name: _cast(array, types.get(name, "")) for name, array in named.items()}
         values = list(result) if isinstance(result, tuple) else [result]
         names = [spec.name for spec in self.outputs] or _default_names(len(values))
         if len(names) != len(values):
             text = f"function {self.name!r} returned {len(values)} outputs, expected {len(names)}"
             raise NodeFailed(text, self.name)
         arrays = map(self._array, values)
-        declared = [spec.datatype for spec in self.outputs] or [""] * len(names)
-        return {n: _cast(a, datatype) for n, a, datatype in zip(names, arrays, declared)}
+        return {n: _cast(array, types.get(n, "")) for n, array in zip(names, arrays)}
 
     def _array(self, value: Any) -> Array:
         """A value that the function returned, as a tensor of the protocol."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ def top_classes(
     >>> found["labels"].tolist()
     [['b', 'c']]
     """
-    values = scores.astype(np.float32).reshape(len(scores), -1)
+    values = scores.astype(np.float32).reshape(len(scores), math.prod(scores.shape[1:]))
     if softmax:
         values = np.exp(values - values.max(1, keepdims=True))
         values /= values.sum(1, keepdims=True)

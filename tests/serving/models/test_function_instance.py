@@ -104,6 +104,12 @@ def fails(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
     return x
 
 
+def test_a_dictionary_has_the_declared_types() -> None:
+    outputs = [TensorSpec("y", "FP32", (-1,))]
+    instance = FunctionInstance(lambda x: {"y": x.astype(np.float64)}, outputs=outputs)
+    assert instance.run({"x": np.ones(2, np.float32)})["y"].dtype == np.float32
+
+
 def test_errors_of_a_function_name_it() -> None:
     instance = FunctionInstance(fails)
     with pytest.raises(NodeFailed, match="function 'fails' failed: KeyError: 'broken'"):

@@ -224,6 +224,14 @@ def test_image_processing_needs_an_input_of_images(tmp_path: Path) -> None:
         processed(Recording(PICTURES, [1.0]), tmp_path, preprocess="image")
 
 
+@pytest.mark.parametrize("postprocess", ["top_k:2", "softmax:2"])
+def test_no_rows_have_no_best_classes(tmp_path: Path, postprocess: str) -> None:
+    model = Recording([TensorSpec("x", "FP32", (-1, 3))], [1.0, 2.0, 3.0])
+    model.run = lambda feeds, outputs=None: {"scores": np.zeros((0, 3), np.float32)}  # type: ignore[method-assign]
+    found = processed(model, tmp_path, postprocess=postprocess).run({"x": np.zeros((0, 3))})
+    assert found["labels"].shape == found["scores"].shape == (0, 2)
+
+
 def test_softmax_turns_scores_into_probabilities(tmp_path: Path) -> None:
     found = processed(Recording(PICTURES, [0.0, np.log(3)]), tmp_path, postprocess="softmax")
     result = found.run({"pixels": np.zeros((1, 3, 4, 4), np.float32)})
