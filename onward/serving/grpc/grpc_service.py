@@ -90,15 +90,20 @@ class GrpcService:
 
         try:
             self.admit(call)
-            call.on_cancel = self.submit(_InferRequest.FromString(data), done)
+            call.on_cancel = self.submit(call, _InferRequest.FromString(data), done)
         except Exception as error:
             call.fail(error)
 
     def submit(
-        self, message: Message, done: Callable[[bytes | Exception], None], **parameters: Any
+        self,
+        call: GrpcCall,
+        message: Message,
+        done: Callable[[bytes | Exception], None],
+        **parameters: Any,
     ) -> Cancel:
         """Queue a request; `done` gets the serialized response, with further parameters."""
         request = parse_request(message, self._shared_memory)
+        request.traceparent = call.headers.get(b"traceparent", b"").decode("latin-1")
         typed = has_typed_contents(message)
 
         def serialize(result: InferResponse | Exception) -> None:

@@ -21,7 +21,11 @@ class Submit(Protocol):
     """Queues a request; `done` gets its serialized response."""
 
     def __call__(
-        self, message: Message, done: Callable[[bytes | Exception], None], **parameters: Any
+        self,
+        call: GrpcCall,
+        message: Message,
+        done: Callable[[bytes | Exception], None],
+        **parameters: Any,
     ) -> Cancel: ...
 
 
@@ -68,7 +72,7 @@ class InferStream:
             place.id = message.id
             self._admit(self._call)
             done = functools.partial(self._done, place)
-            place.cancel = self._submit(message, done, triton_final_response=True)
+            place.cancel = self._submit(self._call, message, done, triton_final_response=True)
         except Exception as error:
             self._done(place, error)
 

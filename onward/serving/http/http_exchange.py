@@ -138,7 +138,12 @@ class InferExchange:
 
     def _submit(self, found: tuple[InferRequest, bool]) -> None:
         self._request, self._is_binary = found
-        cancel = self._connection.service.core.submit(found[0], self.done)
+        request, head = found[0], self._head
+        if head.request_id is not None and not request.id:
+            request.id = head.request_id.decode("latin-1")
+        if head.traceparent is not None:
+            request.traceparent = head.traceparent.decode("latin-1")
+        cancel = self._connection.service.core.submit(request, self.done)
         if not self._is_over:
             self._cancel = cancel
 

@@ -30,6 +30,8 @@ class InferHead:
     confirms_keep_alive: bool = False  # clients of HTTP/1.0 wait for it
     authorization: bytes | None = None
     api_key: bytes | None = None
+    request_id: bytes | None = None
+    traceparent: bytes | None = None
 
 
 def read_infer_head(
@@ -46,6 +48,8 @@ def read_infer_head(
         keep_alive and headers.get(b"connection", b"").lower() == b"keep-alive",
         headers.get(b"authorization"),
         headers.get(b"x-api-key"),
+        headers.get(b"x-request-id"),
+        headers.get(b"traceparent"),
     )
 
 

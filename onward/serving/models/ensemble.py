@@ -176,7 +176,7 @@ class Ensemble:
         kept[0] += 1
         kept[1] += seconds
         self._last_inference = self._wall_clock()
-        times = RequestTimes(run=seconds, batch_size=1)
+        times = RequestTimes(run=seconds, batch_size=1, traceparent=request.traceparent)
         self._observer.on_request(self.graph.name, self.version, request.id, times, error)
 
 

@@ -18,6 +18,7 @@ from onward.errors import InvalidModel, OnwardError
 from onward.lazy import LazyModule
 from onward.serving.core import Json
 from onward.serving.models.completed_config import ENSEMBLE
+from onward.serving.models.config_settings import settings_of_config
 from onward.serving.models.ensemble import Ensemble
 from onward.serving.models.ensemble_graph import read_ensemble
 from onward.serving.models.memory_limit import check_memory
@@ -38,6 +39,7 @@ from onward.serving.models.open_model import (
     OpenInstances,
     normal_config,
     open_model,
+    read_labels,
     settings_for,
 )
 from onward.serving.models.served import Clock, Served, ServedFactory
@@ -95,7 +97,9 @@ class ModelLoader:
             if model.settings is not None:
                 settings = model.settings
             elif not is_ensemble(config):
-                settings, ignored = settings_for(model.name, config, self._settings)
+                settings, ignored = settings_for(
+                    model.name, config, self._settings, _where(model, files)
+                )
             self._note(model.name, ignored)
             wanted = choose_versions(settings.version_policy, files.versions)
             if not wanted:
@@ -187,9 +191,11 @@ class ModelLoader:
             version.state, version.reason = LOADING, ""
         try:
             if is_ensemble(config):
-                opened = OpenedModel([], settings, ENSEMBLE, config)
+                named = settings_of_config(config or {})[0].get("labels", {}) | settings.labels
+                labels = await self.blocking(lambda: read_labels(named, files.folder))
+                opened = OpenedModel([], settings, ENSEMBLE, config, labels)
             else:
-                where = OVERRIDE if model.override is not None else f"{files.folder.name}/{CONFIG}"
+                where = _where(model, files)
                 opened = await self.blocking(
                     lambda: self._open(files, number, config, settings, where)
                 )
@@ -250,3 +256,8 @@ class ModelLoader:
 
 def _nothing() -> None:
     """The cancellation of a request that is answered already."""
+
+
+def _where(model: Model, files: ModelFiles) -> str:
+    """What messages call the configuration of a model."""
+    return OVERRIDE if model.override is not None else f"{files.folder.name}/{CONFIG}"

@@ -44,13 +44,13 @@ class OpenedModel:
 
 
 def settings_for(
-    name: str, config: Json | None, server: ServingSettings
+    name: str, config: Json | None, server: ServingSettings, where: str = CONFIG
 ) -> tuple[ModelSettings, list[str]]:
     """A model's settings, and the fields of its configuration that are ignored.
 
     config.pbtxt is the weakest, then the server's settings of all models, then of this one.
     """
-    found, ignored = settings_of_config(config) if config is not None else ({}, [])
+    found, ignored = settings_of_config(config, where) if config is not None else ({}, [])
     own = server.models
     return model_settings(found, own.get(ALL_MODELS, {}), own.get(name, {})), ignored
 

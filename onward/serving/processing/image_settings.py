@@ -59,12 +59,16 @@ def _sizes(record: Mapping[str, Any]) -> dict[str, Any]:
     if edge and record.get("crop_pct"):  # ConvNeXt
         is_cropped = edge < _CONVNEXT_UNCROPPED
         before = int(edge / float(record["crop_pct"]))
-        sizes = {"height": edge, "width": edge, "is_cropped": is_cropped}
-        return {**sizes, "shortest_edge": before if is_cropped else None}
+        return {
+            "height": edge,
+            "width": edge,
+            "is_cropped": is_cropped,
+            "shortest_edge": before if is_cropped else None,
+        }
     if not is_cropped:
         return {"height": height, "width": width, "keeps_proportions": edge is not None}
     crop_height, crop_width = _square(record.get("crop_size", size))
-    sizes = {"height": crop_height, "width": crop_width, "is_cropped": True}
+    sizes: dict[str, Any] = {"height": crop_height, "width": crop_width, "is_cropped": True}
     if not record.get("do_resize", True):
         return sizes
     if edge is not None:

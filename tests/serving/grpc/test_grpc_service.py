@@ -155,6 +155,21 @@ class Keys:
             raise AccessDenied(f"the key {key} may not do this")
 
 
+def test_a_request_has_the_trace_of_its_client() -> None:
+    async def main() -> None:
+        core = NumpyCore()
+        async with serving(core) as client:
+            message, metadata = infer_message("simple", SIMPLE), (("traceparent", "00-a-b-01"),)
+            await client.call("ModelInfer", message, metadata=metadata)
+            stream = client.stream(metadata=metadata)
+            await stream.write(message)
+            await stream.read()
+            await stream.done_writing()
+        assert [each.traceparent for each in core.requests] == ["00-a-b-01"] * 2
+
+    run(main())
+
+
 def test_keys_are_checked() -> None:
     async def main() -> None:
         async with serving(NumpyCore(), access=Keys()) as client:

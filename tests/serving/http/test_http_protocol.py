@@ -388,6 +388,21 @@ def test_a_client_that_does_not_read_is_ended() -> None:
             raise EOFError
 
 
+def test_the_header_gives_the_id_of_a_request_that_has_none(server: Running) -> None:
+    body = exchange(server, post(headers="X-Request-Id: header\r\n"))[2]
+    assert orjson.loads(body)["id"] == "header"
+    own = orjson.dumps({**orjson.loads(BODY), "id": "own"})
+    body = exchange(server, post(own, headers="X-Request-Id: header\r\n"))[2]
+    assert orjson.loads(body)["id"] == "own"
+
+
+def test_a_request_has_the_trace_of_its_client(server: Running) -> None:
+    exchange(server, post(headers="traceparent: 00-a-b-01\r\n"))
+    assert server.core.requests[-1].traceparent == "00-a-b-01"
+    exchange(server, post())
+    assert server.core.requests[-1].traceparent == ""
+
+
 def test_the_access_log_has_a_line_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
     with running(access_log=True) as server, caplog.at_level(logging.INFO, "onward"):
         exchange(server, post())

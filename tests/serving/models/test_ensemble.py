@@ -235,7 +235,9 @@ def test_an_ensemble_follows_its_parts(tmp_path: Path) -> None:
     write_model(tmp_path / "a/1/model.onnx", scale_model(2))
     write_model(tmp_path / "b/1/model.onnx", scale_model(3))
     (tmp_path / "both/1").mkdir(parents=True)
-    (tmp_path / "both/config.pbtxt").write_text('platform: "ensemble"' + CHAIN)
+    labelled = CHAIN.replace("dims: [-1, 4] }\nens", 'dims: [-1, 4] label_filename: "l.txt" }\nens')
+    (tmp_path / "both/config.pbtxt").write_text('platform: "ensemble"' + labelled)
+    (tmp_path / "both/l.txt").write_text("cat\ndog\n")
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -252,6 +254,8 @@ def test_an_ensemble_follows_its_parts(tmp_path: Path) -> None:
 
         await found.open(tmp_path)
         np.testing.assert_array_equal((await infer()).outputs["y"], 6 * X)
+        opened = found.table.version("both", "1").opened
+        assert opened is not None and opened.labels == {"y": ["cat", "dog"]}
         write_model(tmp_path / "b/1/model.onnx", scale_model(5))
         await found.reload("b")
         np.testing.assert_array_equal((await infer()).outputs["y"], 10 * X)

@@ -260,6 +260,9 @@ async def test_clients_override_configurations_and_upload_files(tmp_path: Path) 
             await found.load("a", {"config": "{"})
         with pytest.raises(RequestInvalid, match="configuration of the request: the model has no"):
             await found.load("a", {"config": '{"input": [{"name": "w"}]}'})
+        wrong = '{"parameters": {"intra_op_thread_count": {"string_value": "w"}}}'
+        with pytest.raises(RequestInvalid, match="configuration of the request: intra_op_thread"):
+            await found.load("a", {"config": wrong})
 
 
 @in_loop
