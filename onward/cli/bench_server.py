@@ -104,6 +104,9 @@ def bench_server(flags: ServerFlags) -> None:
     if not figures.is_complete:
         raise typer.Exit(130)
     if not figures.latencies.count:
+        reason = server_model.read_refusal(flags.url, payloads[0])
+        if reason:
+            warn(make_console(stderr=True), f"the server refuses the requests: {reason}")
         raise typer.Exit(1)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onward
 from conformance.reliability.serving_models import write_model
 from conformance.reliability.serving_process import ServerProcess
 from onward.errors import FeedError, FileMissing, ModelUnavailable, OptionError
@@ -33,7 +34,8 @@ from onward.serving.load_test.protobuf_wire import (
     packed_field,
 )
 from onward.serving.load_test.request_feeds import random_feeds, read_feeds
-from onward.serving.load_test.server_model import find_model
+from onward.serving.load_test.server_model import find_model, read_refusal
+from onward.serving.models.function_instance import FunctionInstance
 from onward.serving.requests import TensorSpec
 
 URL = "http://localhost:8000"
@@ -359,6 +361,9 @@ def test_errors_of_a_server_are_counted(server: ServerProcess) -> None:
     payload = infer_payload(server.url, "unknown", {"x": np.ones((1, 64), np.float32)})
     figures = run_load(LoadPlan(server.url, seconds=0.1, warm_up=0, connections=1), [payload])
     assert set(figures.outcomes) == {"404"} and figures.errors and not figures.throughput
+    assert read_refusal(server.url, payload)
+    good = infer_payload(server.url, "answers", {"x": np.ones((1, 64), np.float32)})
+    assert read_refusal(server.url, good) == ""
 
 
 def test_no_server_is_counted_as_refused() -> None:
@@ -403,6 +408,7 @@ def test_a_grpc_server_is_loaded(grpc_url: str) -> None:
     plan = LoadPlan(grpc_url, seconds=0.3, warm_up=0, connections=2)
     figures = run_load(plan, [good, grpc_message("m", {})])
     assert set(figures.outcomes) == {"OK", "INVALID_ARGUMENT"} and figures.latencies.count
+    assert read_refusal(grpc_url, good) == "" and read_refusal(grpc_url, grpc_message("m", {}))
 
 
 def bench(*words: object) -> subprocess.CompletedProcess[str]:
@@ -420,6 +426,17 @@ def test_the_command_prints_a_report_and_writes_a_page(
     for word in ("answers at http://", "closed loop, 2 connections, HTTP binary", "p99.9", "█"):
         assert word in done.stdout, word
     assert page.read_text("utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.integration
+def test_the_command_says_why_requests_are_refused() -> None:
+    inputs, outputs = [TensorSpec("x", "FP32", (-1,))], [TensorSpec("y", "FP32", (-1,))]
+    failing = FunctionInstance(lambda x: x[9], inputs, outputs)
+    quiet: dict[str, Any] = {"http_port": 0, "grpc_port": None, "log_format": "none"}
+    with onward.Server(failing, name="m", **quiet) as running:
+        done = bench("--server", running.url, "--connections", 1)
+    assert done.returncode == 1
+    assert "warning: the server refuses the requests: model 'm' cannot run" in done.stderr
 
 
 @pytest.mark.integration

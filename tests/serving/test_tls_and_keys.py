@@ -94,8 +94,10 @@ def test_a_certificate_that_is_not_trusted_is_refused(served: tuple[onward.Serve
     server, _ = served
     for url in addresses(server):
         client = onward.Client(url, api_key="s3cret", retries=0, timeout=30)
-        with client, pytest.raises(ServerUnreachable):
+        with client, pytest.raises(ServerUnreachable) as raised:
             client.infer("double", {"x": X})
+        if url.startswith("https"):
+            assert str(raised.value).endswith("\ngive the certificate to trust as ca_file")
 
 
 def test_a_wrong_key_is_refused(served: tuple[onward.Server, str]) -> None:

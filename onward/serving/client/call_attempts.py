@@ -9,6 +9,7 @@ The blocking and the asynchronous client do what the steps say.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -154,4 +155,7 @@ def _pause_before_retry(
 def _error(server: ServerEndpoint, failure: ExchangeFailed, seconds: float | None) -> ServingError:
     if failure.timed_out:
         return RequestExpired(f"{server.url} did not answer within {seconds:g} s")
-    return ServerUnreachable(f"{server.url}: {failure}\nis the server running, and the URL right?")
+    advice = "is the server running, and the URL right?"
+    if isinstance(failure.__cause__, ssl.SSLCertVerificationError):
+        advice = "give the certificate to trust as ca_file"
+    return ServerUnreachable(f"{server.url}: {failure}\n{advice}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +41,41 @@ def find_model(url: str, name: str | None, headers: Mapping[str, str] | None = N
         return _over_http(parts, name, headers or {})
     except (OSError, http.client.HTTPException) as error:
         raise ModelUnavailable(f"no server answers at {url}: {error}") from error
+
+
+def read_refusal(url: str, payload: bytes) -> str:
+    """The text of the error that a server answers a request with; "" if it does not."""
+    parts = urlsplit(url)
+    if parts.scheme == "grpc":
+        return _read_grpc_refusal(parts, payload)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), _TIMEOUT) as plain:
+            secure = ssl.create_default_context() if parts.scheme == "https" else None
+            used = secure.wrap_socket(plain, server_hostname=parts.hostname) if secure else plain
+            used.sendall(payload)
+            answer = http.client.HTTPResponse(used)
+            answer.begin()
+            text = answer.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
+    if answer.status < 300:
+        return ""
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:300]
+
+
+def _read_grpc_refusal(url: SplitResult, payload: bytes) -> str:
+    import grpc
+
+    with grpc.insecure_channel(url.netloc) as channel:
+        try:
+            channel.unary_unary(_SERVICE + "ModelInfer")(payload, timeout=_TIMEOUT)
+        except grpc.RpcError as error:
+            return str(error.details())
+    return ""
 
 
 def _over_http(url: SplitResult, name: str | None, headers: Mapping[str, str]) -> ServerModel:
