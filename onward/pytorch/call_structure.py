@@ -48,6 +48,14 @@ class Structure:
         """A value that is equal for equal structures, hashable where the constants are."""
         return (self.spec, *map(_key, self.leaves))
 
+    def kind(self) -> Any:
+        """A value that is equal for structures that differ in the values of constants alone."""
+        return (self.spec, *map(_kind, self.leaves))
+
+    def changeable(self) -> Iterator[Any]:
+        """The leaves whose contents may change without a change of `key`: such as an array."""
+        return filter(_may_change, self.objects())
+
     def objects(self) -> Iterator[Any]:
         """The leaves that are neither tensors nor constants, those in dataclasses included."""
         return _objects(self.leaves)
@@ -74,11 +82,20 @@ def _flatten(data: Any, tensors: list[torch.Tensor]) -> tuple[pytree.TreeSpec, t
             leaves.append(_TENSOR)
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             names = tuple(field.name for field in dataclasses.fields(leaf))
-            inner = _flatten([getattr(leaf, name, None) for name in names], tensors)
-            leaves.append(_Fields(leaf, names, *inner))
+            values = [getattr(leaf, name, None) for name in names]
+            leaves.append(
+                _Fields(leaf, names, *_flatten([*values, _entries(leaf, names)], tensors))
+            )
         else:
             leaves.append(leaf)
     return spec, tuple(leaves)
+
+
+def _entries(data: Any, names: Sequence[str]) -> dict[Any, Any] | None:
+    """What a dataclass that is a dictionary, too, holds in addition to its fields."""
+    if not isinstance(data, dict):
+        return None
+    return {key: value for key, value in data.items() if key not in names}
 
 
 def _objects(leaves: Iterable[Any]) -> Iterator[Any]:
@@ -101,14 +118,23 @@ def _rebuild(spec: pytree.TreeSpec, leaves: Sequence[Any], tensors: Any) -> Any:
         if leaf is _TENSOR:
             filled.append(next(tensors))
         elif isinstance(leaf, _Fields):
-            copy = object.__new__(type(leaf.original))
-            values = _rebuild(leaf.spec, leaf.leaves, tensors)
-            for name, value in zip(leaf.names, values):
-                object.__setattr__(copy, name, value)
-            filled.append(copy)
+            *values, entries = _rebuild(leaf.spec, leaf.leaves, tensors)
+            filled.append(_fill(leaf.original, dict(zip(leaf.names, values)), entries))
         else:
             filled.append(leaf)
     return pytree.tree_unflatten(filled, spec)
+
+
+def _fill(original: Any, fields: Mapping[str, Any], entries: Mapping[Any, Any] | None) -> Any:
+    """A dataclass like the original with other values."""
+    kind: Any = type(original)
+    copy = kind.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(copy, name, value)
+    if entries is not None:
+        for key in original:
+            copy[key] = fields[key] if key in fields else entries[key]
+    return copy
 
 
 def _key(leaf: Any) -> Any:
@@ -116,11 +142,29 @@ def _key(leaf: Any) -> Any:
         return "tensor"
     if isinstance(leaf, _Fields):
         return (type(leaf.original), leaf.spec, *map(_key, leaf.leaves))
+    if isinstance(leaf, (float, complex)):
+        return (type(leaf), repr(leaf))  # nan differs from itself, and 0.0 equals -0.0
+    if not callable(leaf) and _may_change(leaf):
+        return (type(leaf), "object")
+    return (type(leaf), leaf)  # 1, 1.0 and True are different constants
+
+
+def _kind(leaf: Any) -> Any:
+    if isinstance(leaf, _Fields):
+        return (type(leaf.original), leaf.spec, *map(_kind, leaf.leaves))
+    return "tensor" if leaf is _TENSOR else type(leaf)
+
+
+def _may_change(leaf: Any) -> bool:
+    """Whether an object's hash does not tell its contents: it has none, or is that of identity."""
+    if isinstance(leaf, _CONSTANTS):
+        return False
     try:
         hash(leaf)
     except TypeError:
-        return id(leaf)
-    return (type(leaf), leaf)  # 1, 1.0 and True are different constants
+        return True
+    kind: Any = type(leaf)
+    return kind.__hash__ is object.__hash__
 
 
 # -- names -------------------------------------------------------------------------------------
@@ -140,7 +184,7 @@ def tensor_names(data: Any, first: str = "") -> list[str]:
             names.append(name)
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             fields = {f.name: getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)}
-            names.extend(tensor_names(fields, name))
+            names.extend(tensor_names({**fields, **(_entries(leaf, list(fields)) or {})}, name))
     return names
 
 

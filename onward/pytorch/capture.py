@@ -76,6 +76,7 @@ def capture(
     start = time.perf_counter()
     tensors, structure = flatten((tuple(args), dict(kwargs)))
     _refuse_hidden_tensors(structure, "takes")
+    _refuse_changeable(structure)
     tensors = _separate(tensors)
     named = name_arguments(module.forward, args, kwargs)
     call_names = tensor_names(named)
@@ -152,6 +153,12 @@ def _refuse_hidden_tensors(structure: Structure, verb: str) -> None:
                 f"it {verb} {kind}, whose tensors are hidden: register it with "
                 "torch.utils._pytree, or make it a dataclass"
             )
+
+
+def _refuse_changeable(structure: Structure) -> None:
+    """Refuse arguments that are no constants: a program would keep what they were."""
+    for value in structure.changeable():
+        raise UnsupportedData(f"it takes {type(value)}, whose contents may change between calls")
 
 
 def _export(flat: _FlatCall, tensors: Sequence[Tensor], shapes: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from operator import attrgetter
 from typing import Any
 
@@ -38,6 +40,7 @@ Tensor = torch.Tensor
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
 _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 _kind = attrgetter("dtype", "device", "requires_grad")
+_shape = attrgetter("shape")
 
 
 class CapturedModule:
@@ -62,6 +65,9 @@ class CapturedModule:
         self._contents = ModuleContents(module)
         self.groups: dict[Any, list[CapturedProgram]] = {}
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
+        self._attempts: Counter[Any] = (
+            Counter()
+        )  # captures of calls that differ in sizes, constants
         self._parts: list[CapturedModule] | None = None
 
     @property
@@ -90,6 +96,7 @@ class CapturedModule:
         call, structure = flatten((args, kwargs))
         if not self._contents.is_current():
             self._contents = ModuleContents(self.module)
+            self.forget()  # another submodule may compute something else
         tensors = self._contents.tensors()
         held = [*tensors.values(), *call]
         if not _are_plain(held):  # DTensors, fake tensors
@@ -98,24 +105,39 @@ class CapturedModule:
             if _SHARDED not in self.reasons:
                 self._fall_back(_SHARDED, Sharded("parameters of its submodules are sharded"))
             return self._run_in_torch(args, kwargs)
-        key = (structure.key(), self._contents.modes(), *_trace_state(held, call))
-        if key in self.reasons:
-            return self._run_in_torch(args, kwargs)
-        group = self.groups.setdefault(key, [])
+        if held and held[0].device.type == "meta":
+            return self._forward(*args, **kwargs)
+        state = (self._contents.modes(), *_trace_state(tensors.values(), call))
+        key = (structure.key(), *state)
+        group = self.groups.get(key, ())
         for program in group:
             if program.guards.accept(call):
                 return self._run(program, tensors, call)
+        kind = (structure.kind(), *state)
+        if key in self.reasons or self._is_crowded(kind):
+            return self._run_in_torch(args, kwargs)
         try:
             program = self._capture(group, args, kwargs, call, tensors)
         except CannotCapture as reason:
             self._fall_back(key, reason)
             try:
-                return self._run_in_torch(args, kwargs)
+                found = self._run_in_torch(args, kwargs)
             except BaseException:  # the call itself is wrong: the next one may be captured
                 del self.reasons[key]
                 raise
-        group.append(program)
+            self._attempts[kind] += 1
+            return found
+        self._attempts[kind] += 1
+        self.groups.setdefault(key, []).append(program)
         return self._run(program, tensors, call)
+
+    def _is_crowded(self, kind: Any) -> bool:
+        """Whether calls that differ only in sizes and constants were captured often enough."""
+        done = self._attempts[kind]
+        if kind not in self.reasons and done >= self._options.max_programs:
+            text = f"it was captured for {done} different sizes and constants already"
+            self._fall_back(kind, CannotCapture(f"{text}; numbers that change should be tensors"))
+        return kind in self.reasons
 
     def _run(
         self, program: CapturedProgram, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
@@ -133,6 +155,7 @@ class CapturedModule:
     def forget(self) -> None:
         """Forget all programs: the next call captures again."""
         self.groups, self.reasons, self._parts, self.last = {}, {}, None, None
+        self._attempts.clear()
 
     # -- capture -------------------------------------------------------------------------------
 
@@ -145,8 +168,6 @@ class CapturedModule:
         tensors: Mapping[str, Tensor],
     ) -> CapturedProgram:
         options = self._options
-        if len(group) >= options.max_programs:
-            raise CannotCapture(f"it has {len(group)} programs for different sizes already")
         refuse_hooks(self.module)
         try:
             known = next((p.capture for p in group if p.capture.guards.accept(call)), None)
@@ -285,13 +306,19 @@ def _are_sharded(tensors: Iterable[Tensor]) -> bool:
     return any(hasattr(tensor, "_local_tensor") for tensor in tensors)
 
 
-def _trace_state(held: Sequence[Tensor], call: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a trace depends on, in addition to the structure of the arguments, modes and sizes."""
+def _trace_state(tensors: Collection[Tensor], call: Sequence[Tensor]) -> tuple[Any, ...]:
+    """What a trace depends on, in addition to the structure of the arguments, modes and sizes.
+
+    Of the module's tensors, that is also their shapes, and which of them are the same.
+    """
+    held = [*tensors, *call]
     kinds = tuple(map(_kind, held))
+    shapes = tuple(map(_shape, tensors))
+    ties = tuple(map(dict[int, int]().setdefault, map(id, tensors), count()))
     ranks = tuple([tensor.ndim for tensor in call])
     device = held[0].device.type if held else "cpu"
     autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return kinds, ranks, torch.is_grad_enabled(), autocast
+    return kinds, shapes, ties, ranks, torch.is_grad_enabled(), autocast
 
 
 def _changed_axes(group: Sequence[CapturedProgram], i: int, tensor: Tensor) -> list[int]:

@@ -43,7 +43,7 @@ class ModuleOptions:
             where the kernels are short, but saved values keep their memory between the steps
         save_onnx: a folder to which each captured graph is written; None: none is written
         onnx_prefix: the beginning of the names of these files
-        max_programs: captured programs that are kept for a module; more sizes run in PyTorch
+        max_programs: captures of one kind of call, for sizes and constants; more run in PyTorch
         rewrites: functions that change a captured forward graph (onnx_ir.Model), in place or by
             returning another one, before its gradient is derived
 

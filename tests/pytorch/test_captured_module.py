@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -62,3 +64,34 @@ def test_objects_with_tensors_run_in_pytorch() -> None:
         FallbackWarning, match=r"it returns <class .*Box'>, whose tensors are hidden"
     ):
         assert Module(Calls(lambda x: (x, Box(x))))(x)[1].content is x
+
+
+@pytest.mark.integration
+def test_arguments_that_may_change_run_in_pytorch() -> None:
+    module = Module(Calls(lambda x, factors: x * float(sum(factors))))
+    x, factors = torch.ones(1), np.ones(3)
+    with pytest.warns(FallbackWarning, match=r"it takes .*ndarray'>, whose contents may change"):
+        assert module(x, factors).item() == 3.0
+    factors[:] = 2.0
+    assert module(x, factors).item() == 6.0
+    with pytest.warns(FallbackWarning, match=r"it takes .*set'>, whose contents may change"):
+        assert module(x, {2, 3}).item() == 5.0
+    assert module(x, {4}).item() == 4.0
+
+
+@pytest.mark.integration
+def test_constants_that_change_in_every_call_run_in_pytorch() -> None:
+    module = Module(Calls(lambda x, number: x * number), {"max_programs": 2})
+    x = torch.ones(1)
+    with pytest.warns(FallbackWarning, match="captured for 2 different sizes and constants") as all:
+        assert [module(x, i / 4).item() for i in range(8)] == [i / 4 for i in range(8)]
+    assert len(all) == 1 and len(module.programs) == 2
+    assert module(x, 0.25).item() == 0.25 and module._captured.last is not None
+
+
+@pytest.mark.integration
+def test_zeros_of_both_signs_and_nan_are_constants() -> None:
+    module, x = Module(Calls(lambda x, number: x / torch.full((1,), number))), torch.ones(1)
+    assert [module(x, 0.0).item(), module(x, -0.0).item()] == [math.inf, -math.inf]
+    assert all(math.isnan(module(x, math.nan).item()) for _ in range(2))
+    assert len(module.programs) == 3

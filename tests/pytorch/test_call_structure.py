@@ -1,0 +1,29 @@
+"""flatten and Structure: nested arguments without their tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from onward.pytorch.call_structure import flatten, tensor_names
+
+
+@dataclasses.dataclass
+class Named(OrderedDict[str, Any]):
+    """A dataclass that is a dictionary, too, as Hugging Face's outputs are."""
+
+    loss: Any
+    rest: Any = None
+
+
+def test_a_dataclass_that_is_a_dictionary() -> None:
+    data = Named(torch.ones(1))
+    data["loss"], data["more"] = data.loss, torch.zeros(2)
+    tensors, structure = flatten([data])
+    assert len(tensors) == 2 and tensor_names([data]) == ["0_loss", "0_more"]
+    (found,) = structure.rebuild(["a", "b"])
+    assert type(found) is Named and (found.loss, found.rest) == ("a", None)
+    assert list(found.items()) == [("loss", "a"), ("more", "b")]
