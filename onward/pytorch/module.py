@@ -18,6 +18,21 @@ _SHARED = tuple(name for name, held in vars(nn.Module()).items() if isinstance(h
 _OWN = ("_wrapped", "_options", "_captured", "forward", "training")
 
 
+def _delegated(name: str) -> Any:
+    """A method that is the wrapped module's own, if its class or itself replaced nn.Module's."""
+    usual: Any = getattr(nn.Module, name)
+
+    @functools.wraps(usual)
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(self._wrapped, name)
+        if getattr(method, "__func__", method) is usual:
+            return usual(self, *args, **kwargs)
+        found = method(*args, **kwargs)
+        return self if found is self._wrapped else found
+
+    return call
+
+
 class Module(nn.Module):
     """Wrap a module: its forward and backward run on captured graphs, the rest stays as it is.
 
@@ -112,6 +127,20 @@ class Module(nn.Module):
         self._wrapped._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return self
 
+    parameters: Any = _delegated("parameters")
+    named_parameters: Any = _delegated("named_parameters")
+    buffers: Any = _delegated("buffers")
+    named_buffers: Any = _delegated("named_buffers")
+    zero_grad: Any = _delegated("zero_grad")
+    requires_grad_: Any = _delegated("requires_grad_")
+    to: Any = _delegated("to")
+    cpu: Any = _delegated("cpu")
+    cuda: Any = _delegated("cuda")
+    half: Any = _delegated("half")
+    float: Any = _delegated("float")
+    double: Any = _delegated("double")
+    bfloat16: Any = _delegated("bfloat16")
+
     def extra_repr(self) -> str:
         return f"provider={self._options.provider!r}"
 
@@ -144,6 +173,15 @@ class Module(nn.Module):
 
     def __len__(self) -> int:
         return len(self._any)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._any[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._any[index]
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._any
 
     def __iter__(self) -> Iterator[Any]:
         yield from self._any
