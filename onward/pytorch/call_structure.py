@@ -144,6 +144,8 @@ def _key(leaf: Any) -> Any:
         return (type(leaf.original), leaf.spec, *map(_key, leaf.leaves))
     if isinstance(leaf, (float, complex)):
         return (type(leaf), repr(leaf))  # nan differs from itself, and 0.0 equals -0.0
+    if isinstance(leaf, slice):  # has no hash before Python 3.12
+        return (slice, *map(_key, (leaf.start, leaf.stop, leaf.step)))
     if not callable(leaf) and _may_change(leaf):
         return (type(leaf), "object")
     return (type(leaf), leaf)  # 1, 1.0 and True are different constants

@@ -27,3 +27,10 @@ def test_a_dataclass_that_is_a_dictionary() -> None:
     (found,) = structure.rebuild(["a", "b"])
     assert type(found) is Named and (found.loss, found.rest) == ("a", None)
     assert list(found.items()) == [("loss", "a"), ("more", "b")]
+
+
+def test_keys_of_constants_have_a_hash() -> None:
+    _, structure = flatten([slice(0, 2), {3}, 1.5, torch.float32])
+    _, other = flatten([slice(0, 3), {4}, 1.5, torch.float32])
+    assert hash(structure.key()) == hash(flatten([slice(0, 2), {3}, 1.5, torch.float32])[1].key())
+    assert structure.key() != other.key() and structure.kind() == other.kind()
