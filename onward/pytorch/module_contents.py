@@ -76,4 +76,6 @@ class ModuleContents:
             *map(itemgetter("training"), self._attributes),
             *map(len, map(itemgetter("_forward_hooks"), self._attributes)),
             *map(len, map(itemgetter("_forward_pre_hooks"), self._attributes)),
+            *map(len, map(itemgetter("_backward_hooks"), self._attributes)),
+            *map(len, map(itemgetter("_backward_pre_hooks"), self._attributes)),
         )

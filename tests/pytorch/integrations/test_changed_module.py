@@ -84,3 +84,15 @@ def test_weights_that_are_untied_get_gradients_of_their_own() -> None:
 def test_meta_tensors_run_in_pytorch() -> None:
     module = onward.Module(nn.Linear(4, 3, device="meta"))
     assert module(torch.empty(2, 4, device="meta")).device.type == "meta"
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")  # the fallback, and that no input needs gradients
+def test_backward_hooks_of_submodules_run_after_the_first_call() -> None:
+    bare = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    module, x = onward.Module(copy.deepcopy(bare)), torch.randn(2, 4)
+    module(x)
+    for each in (module, bare):
+        each[2].register_full_backward_pre_hook(lambda _, gradients: (2 * gradients[0],))
+        each(x).sum().backward()
+    torch.testing.assert_close(module[0].weight.grad, bare[0].weight.grad)
