@@ -10,8 +10,9 @@ Ours: the module in float32, exported by torch.onnx, trained by a TrainingSessio
 InductorExecutionProvider and precision bf16 (sums of the residual stream, too, but with --promote
 in float32, as autocast has them): float32 parameters and AdamW's state on the device, the whole
 step recorded as a CUDA graph. Peers: the
-same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and
-torch.compile(mode="reduce-overhead"). Feeds are tensors on the device, the loss is not read. Each
+same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and its modes
+"reduce-overhead" and "max-autotune" (left out if it has not compiled within --limit seconds).
+Feeds are tensors on the device, the loss is not read. Each
 engine has a separate process: those of a model compile in parallel, then each runs while the others
 wait. Times are medians over rounds of ten steps. Memory is the peak that torch allocated during
 them, or what recorded CUDA graphs hold, whichever is more. Dropout is 0.1, none inside attention.
@@ -25,6 +26,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -36,8 +38,10 @@ import torch
 
 MODELS = ("gpt2", "bert", "bert-padded", "resnet50", "mlp")
 PADDED = ("bert-padded",)
-ENGINES = ("ours", "eager", "compile", "reduce-overhead")
+ENGINES = ("ours", "eager", "compile", "reduce-overhead", "max-autotune")
 ROUNDS, STEPS, WARM = 10, 10, 8
+
+_limits: dict[int, threading.Timer] = {}  # kill children that compile for too long, by process
 
 Feeds = tuple[torch.Tensor, ...]  # the arguments of the module, then the labels
 
@@ -170,8 +174,8 @@ def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[],
         with torch.autocast(device, torch.bfloat16):
             return torch.nn.functional.cross_entropy(net(*feeds[:-1]).float(), feeds[-1])
 
-    modes: dict[str, str | None] = {"compile": None, "reduce-overhead": "reduce-overhead"}
-    call = torch.compile(loss, mode=modes[engine]) if engine in modes else loss
+    mode = None if engine == "compile" else engine
+    call = loss if engine == "eager" else torch.compile(loss, mode=mode)
 
     def step() -> None:
         call(*feeds).backward()
@@ -282,6 +286,7 @@ def add_arguments(
     parser.add_argument("--engines", nargs="+", default=engines, choices=engines)
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--together", type=int, default=1, help="models that compile at once")
+    parser.add_argument("--limit", type=float, default=600, help="seconds to compile a step")
     parser.add_argument("--profile", action="store_true", help="print kernels and their times")
 
 
@@ -300,6 +305,8 @@ def measure(pairs: Sequence[tuple[str, str]], start: Start) -> list[dict[str, An
     rows = []
     children = {pair: start(*pair) for pair in pairs}
     ready = {pair: answer(child) for pair, child in children.items()}
+    for child in children.values():
+        _limits.pop(child.pid).cancel()
     for (name, engine), child in children.items():
         found = {**ready[name, engine], **answer(child, "go\n")}
         rows.append({"model": name, "engine": engine, **found})
@@ -317,14 +324,19 @@ def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen
 
 
 def start_child(command: Sequence[str], given: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start a script that measures on request."""
-    return subprocess.Popen(
+    """Start a script that measures on request; it is killed if it takes too long."""
+    child = subprocess.Popen(
         [sys.executable, *command, *["--small"] * given.small],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=sys.stderr,
         text=True,
     )
+    limit = threading.Timer(given.limit, child.kill)
+    limit.daemon = True
+    limit.start()
+    _limits[child.pid] = limit
+    return child
 
 
 def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -152,7 +153,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--traceback"]
     show_traceback = len(arguments) < len(sys.argv) - 1
     defer_imports(*_DEFERRED)
-    warnings.showwarning = _print_warning
+    warnings.showwarning = _print_once(set())
     logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # its errors are raised and printed here
     try:
         code = app(arguments, prog_name="onward", standalone_mode=False)
@@ -195,8 +196,16 @@ def _print_error(error: Exception) -> int:
     return BUG
 
 
-def _print_warning(message: Any, *where: Any, **more: Any) -> None:
-    _print_line("warning", translate_hints(str(message)))
+def _print_once(printed: set[str]) -> Callable[..., None]:
+    """A function that prints a warning in one line, unless the command has printed the same."""
+
+    def print_warning(message: Any, *where: Any, **more: Any) -> None:
+        text = translate_hints(str(message))
+        if text not in printed:
+            printed.add(text)
+            _print_line("warning", text)
+
+    return print_warning
 
 
 def _print_line(kind: str, message: str) -> None:

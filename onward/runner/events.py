@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,10 +23,15 @@ class StepRecord(NamedTuple):
     batch: DataBatch  # the last one, if several are accumulated
     results: Outputs  # the loss and the outputs, as the session returned them
     learning_rate: float
+    earlier: Sequence[Outputs] = ()  # results of the other batches, if several are accumulated
 
     @property
     def loss(self) -> float:
-        return float(self.results[LOSS])
+        """The mean over the batches of the update, as their gradients are."""
+        if not self.earlier:
+            return float(self.results[LOSS])
+        losses = [float(each[LOSS]) for each in (*self.earlier, self.results)]
+        return sum(losses) / len(losses)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from onward.runner.callback import Callback
 from onward.runner.data.batches import DataBatch
 from onward.runner.evaluate import evaluate
-from onward.runner.events import StepRecord
+from onward.runner.events import Outputs, StepRecord
 from onward.runner.export_run import export_run
 from onward.runner.run import Run
 from onward.runner.run_checkpoints import begin_save, end_save
@@ -29,6 +29,7 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     run.agree()
     _finish_step(run, callbacks)  # a resumed run may have been stopped within an evaluation
     due = _next_due(run)
+    earlier: list[Outputs] = []  # results of batches that await an update
     while not run.is_over:
         for batch in _batches(run):
             rate = run.session.expected_learning_rate
@@ -37,11 +38,13 @@ def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
             run.batch += 1
             run.micro += 1
             if run.micro < accumulate:
+                earlier.append(results)
                 continue
             run.micro = 0
             run.step += 1
             run.seconds = run.clock() - started
-            record = StepRecord(run.step, run.epoch, batch, results, rate)
+            record = StepRecord(run.step, run.epoch, batch, results, rate, earlier)
+            earlier = []
             for steps_between, call in on_step:
                 if run.step % steps_between == 0:
                     call(run, record)

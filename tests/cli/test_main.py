@@ -137,6 +137,13 @@ def test_warnings_are_one_line_each(model: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_warning_is_printed_once_for_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    show = front._print_once(set())
+    for text in ("first", "second", "first"):
+        show(UserWarning(text), UserWarning, "file", 1)
+    assert capsys.readouterr().err == "warning: first\nwarning: second\n"
+
+
 @pytest.mark.integration
 def test_narrow_terminal_without_colour() -> None:
     done = shell("providers", COLUMNS="30", LC_ALL="C")

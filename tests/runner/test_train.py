@@ -86,6 +86,28 @@ def test_a_callback_may_leave_out_steps(table: Path) -> None:
     assert callback.found == [(4, 4 * 16), (8, 8 * 16)]
 
 
+class NoteLosses(Callback):
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_step(self, run: Any, step: Any) -> None:
+        self.found.append(step.loss)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_batches(table: Path) -> None:
+    onward.save(onward.new_model("mlp", features=4, hidden=(16,), classes=4), "m.onnx")
+    losses = []
+    for accumulated in (1, 2):
+        callback = NoteLosses()
+        still = {"optimizer": "sgd", "learning_rate": 1e-12, "epochs": 1, "batch_size": 8}
+        train(callbacks=[callback], gradient_accumulation_steps=accumulated, **still)
+        losses.append(callback.found)
+    each, means = losses
+    pairs = np.reshape(each[: 2 * len(means)], (-1, 2)).mean(1)
+    np.testing.assert_allclose(means, pairs, rtol=1e-6)
+    assert np.abs(np.diff(each)).max() > 0.01
+
+
 def test_a_run_leaves_a_model_and_everything_about_it(table: Path) -> None:
     run = train(epochs=10)
     assert run.folder.path == Path("runs/m-1")

@@ -105,6 +105,48 @@ def test_views_of_a_softmax_keep_its_classes() -> None:
     assert read_ports(turned).scores.ending == ""  # the classes moved to another axis
 
 
+def softmax(op: Any, z: Any, axes: Any = (1,)) -> Any:
+    exp = op.Exp(op.Sub(z, op.ReduceMax(z, np.array([1]), keepdims=1)))
+    return op.Div(exp, op.ReduceSum(exp, np.array(axes), keepdims=1))
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        lambda op, z: op.Clip(op.Softmax(z, axis=-1), np.float32(1e-7), np.float32(1 - 1e-7)),
+        lambda op, z: op.Clip(op.Softmax(z, axis=-1), np.float32(1e-7)),
+        softmax,
+        lambda op, z: op.Clip(softmax(op, z), np.float32(0), np.float32(1)),
+    ],
+    ids=["clipped", "clipped below", "written out", "both"],
+)
+def test_clipped_and_written_probabilities_are_those_of_scores(finish: Any) -> None:
+    w = RNG.normal(size=(4, 2)).astype(np.float32)
+    plan = plan_of(classifier(finish, w), DATA)
+    assert isinstance(plan.loss, CrossEntropy) and reasons(plan)["loss"] == "cross_entropy"
+    assert read_ports(classifier(finish, w)).scores.ending == "Softmax"
+    # the loss of the first step is the cross entropy of the model's own probabilities
+    batch = next(plan.training.epoch(0))
+    exp = np.exp(batch.feeds["x"] @ w)
+    p = exp / exp.sum(1, keepdims=True)
+    expected = -np.log(p[np.arange(len(p)), LABELS[batch.positions]]).mean()
+    assert train(plan, steps=1)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        lambda op, z: op.Clip(op.Softmax(z, axis=-1), np.float32(0.1), np.float32(0.9)),
+        lambda op, z: softmax(op, z, (0,)),
+        lambda op, z: op.Div(op.Exp(z), op.ReduceSum(z, np.array([1]), keepdims=1)),
+    ],
+    ids=["clipped far from 0 and 1", "over rows", "another sum"],
+)
+def test_other_quotients_and_clips_are_no_probabilities(finish: Any) -> None:
+    w = RNG.normal(size=(4, 2)).astype(np.float32)
+    assert read_ports(classifier(finish, w)).scores.ending == ""
+
+
 @pytest.mark.parametrize(
     "finish",
     [
