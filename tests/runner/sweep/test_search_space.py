@@ -99,5 +99,8 @@ def test_ablation_changes_one_setting_at_a_time() -> None:
 
 
 def test_range_that_is_written_as_a_list_shows_how_ranges_are_written() -> None:
-    with pytest.raises(OptionError, match=r"learning_rate cannot be 'log'\n.*LOW..HIGH:log"):
+    with pytest.raises(
+        OptionError,
+        match=r"learning_rate cannot be 'log': it must be a number, or 'auto'\n.*LOW..HIGH:log",
+    ):
         read_search({"learning_rate": "1e-4,1e-1,log"})
