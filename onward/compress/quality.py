@@ -202,10 +202,8 @@ class _Sums:
         self._squares += float((a * a).sum())
         self._distances += float(((a - b) ** 2).sum())
         self._is_single &= y.dtype.kind == "f" and a.shape[1] == 1
-        self._total, self._other_total = (
-            self._total + float(a.sum()),
-            self._other_total + float(b.sum()),
-        )
+        self._total += float(a.sum())
+        self._other_total += float(b.sum())
         self._products += float(dots.sum())
         self._other_squares += float((b * b).sum())
         if y.dtype.kind == "f" and y.ndim >= 2 and y.shape[-1] > 1:

@@ -65,9 +65,7 @@ class CapturedModule:
         self._contents = ModuleContents(module)
         self.groups: dict[Any, list[CapturedProgram]] = {}
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
-        self._attempts: Counter[Any] = (
-            Counter()
-        )  # captures of calls that differ in sizes, constants
+        self._attempts: Counter[Any] = Counter()  # captures of each kind of call
         self._parts: list[CapturedModule] | None = None
 
     @property

@@ -18,6 +18,12 @@ _SHARED = tuple(name for name, held in vars(nn.Module()).items() if isinstance(h
 _OWN = ("_wrapped", "_options", "_captured", "forward", "training")
 
 
+_DELEGATED = (
+    *("parameters", "named_parameters", "buffers", "named_buffers", "zero_grad"),
+    *("requires_grad_", "to", "cpu", "cuda", "half", "float", "double", "bfloat16"),
+)
+
+
 def _delegated(name: str) -> Any:
     """A method that is the wrapped module's own, if its class or itself replaced nn.Module's."""
     usual: Any = getattr(nn.Module, name)
@@ -127,20 +133,6 @@ class Module(nn.Module):
         self._wrapped._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return self
 
-    parameters: Any = _delegated("parameters")
-    named_parameters: Any = _delegated("named_parameters")
-    buffers: Any = _delegated("buffers")
-    named_buffers: Any = _delegated("named_buffers")
-    zero_grad: Any = _delegated("zero_grad")
-    requires_grad_: Any = _delegated("requires_grad_")
-    to: Any = _delegated("to")
-    cpu: Any = _delegated("cpu")
-    cuda: Any = _delegated("cuda")
-    half: Any = _delegated("half")
-    float: Any = _delegated("float")
-    double: Any = _delegated("double")
-    bfloat16: Any = _delegated("bfloat16")
-
     def extra_repr(self) -> str:
         return f"provider={self._options.provider!r}"
 
@@ -211,6 +203,10 @@ _DATA_PARALLEL = (
     "nn.DataParallel copies a module in every call, and programs are not copied with it\n"
     "use torch.nn.parallel.DistributedDataParallel"
 )
+
+
+for _name in _DELEGATED:
+    setattr(Module, _name, _delegated(_name))
 
 
 def _forward(wrapper: Module, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,11 @@
 """Move activations to host memory in compiled code: calls become operators that a compiler keeps.
 
-h = onward::OffloadToHost(x)        held = onward.torch::CopyToHost(x)
-s = onward::AwaitOffload(h, x)      stored = onward.torch::AwaitHostCopy(held, x)
-p = onward::FetchFromHost(s, t)     sent = onward.torch::CopyToDevice(held, stored, t)
-y = onward::AwaitFetch(p)           y = onward.torch::AwaitDeviceCopy(held, sent)
+    h = onward::OffloadToHost(x)        held = onward.torch::CopyToHost(x)
+    s = onward::AwaitOffload(h, x)      stored = onward.torch::AwaitHostCopy(held, x)
+    p = onward::FetchFromHost(s, t)     sent = onward.torch::CopyToDevice(held, stored, t)
+    y = onward::AwaitFetch(p)           y = onward.torch::AwaitDeviceCopy(held, sent)
+
+`stored` and `sent` are tokens of one byte, which order the operators.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class _Writer:
     def __init__(self, model: ir.Model) -> None:
         self._model, self._graph, self._names = model, model.graph, Names(model)
         self.copies: list[HostCopy] = []
-        self._held: dict[ir.Value, tuple[ir.Value, int]] = {}  # by each value made of it; a number
+        self._held: dict[
+            ir.Value, tuple[ir.Value, int]
+        ] = {}  # and its number, by each value made of it
 
     def replace(self, call: ir.Node) -> None:
         given = [value for value in call.inputs if value is not None]

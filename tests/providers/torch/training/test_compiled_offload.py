@@ -23,6 +23,7 @@ from onward.providers.torch.kernels.host_copies import (
 )
 from onward.providers.torch.training import lowering
 from onward.providers.torch.training.compiled_offload import write_host_copies
+from tests.providers.torch.training.test_compiled_order import wide_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 LAYERS, SIZE = 8, 64
@@ -30,16 +31,7 @@ OPTIONS: dict[str, Any] = {"outputs": []}
 
 
 def layers(rows: int | str, size: int = SIZE, count: int = LAYERS) -> ir.Model:
-    """Residual layers, each four times as wide inside."""
-    op, rng = onward.OpBuilder(), np.random.default_rng(0)
-    x: Any = op.input("x", "float32", (rows, size))
-    for i in range(count):
-        into, out = (
-            op.initializer(f"{name}{i}", rng.normal(0, 0.02, shape).astype(np.float32))
-            for name, shape in (("into", (size, 4 * size)), ("out", (4 * size, size)))
-        )
-        x = op.Add(x, op.MatMul(op.Gelu(op.MatMul(x, into)), out))
-    return op.model(scores=x)
+    return wide_layers(rows, size, count, scale=0.02)
 
 
 def feeds(rows: int, size: int = SIZE) -> dict[str, Any]:

@@ -22,14 +22,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:Depr
 LAYERS, ROWS, SIZE = 8, 512, 64
 
 
-def wide_layers() -> ir.Model:
+def wide_layers(
+    rows: int | str = ROWS, size: int = SIZE, count: int = LAYERS, scale: float = 0.1
+) -> ir.Model:
     """Residual layers, each four times as wide inside."""
     op, rng = onward.OpBuilder(), np.random.default_rng(0)
-    x: Any = op.input("x", "float32", (ROWS, SIZE))
-    for i in range(LAYERS):
+    x: Any = op.input("x", "float32", (rows, size))
+    for i in range(count):
         into, out = (
-            op.initializer(f"{name}{i}", rng.normal(0, 0.1, shape).astype(np.float32))
-            for name, shape in (("into", (SIZE, 4 * SIZE)), ("out", (4 * SIZE, SIZE)))
+            op.initializer(f"{name}{i}", rng.normal(0, scale, shape).astype(np.float32))
+            for name, shape in (("into", (size, 4 * size)), ("out", (4 * size, size)))
         )
         x = op.Add(x, op.MatMul(op.Gelu(op.MatMul(x, into)), out))
     return op.model(scores=x)
