@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import logging
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,6 @@ MODELS = ("gpt2", "bert", "bert-padded", "resnet50", "mlp")
 PADDED = ("bert-padded",)
 ENGINES = ("ours", "eager", "compile", "reduce-overhead", "max-autotune")
 ROUNDS, STEPS, WARM = 10, 10, 8
-
-_limits: dict[int, threading.Timer] = {}  # kill children that compile for too long, by process
 
 Feeds = tuple[torch.Tensor, ...]  # the arguments of the module, then the labels
 
@@ -174,6 +174,9 @@ def torch_step(name: str, small: bool, device: str, engine: str) -> Callable[[],
         with torch.autocast(device, torch.bfloat16):
             return torch.nn.functional.cross_entropy(net(*feeds[:-1]).float(), feeds[-1])
 
+    if engine == "max-autotune":  # hundreds of lines about kernels that it tried
+        torch._inductor.config.autotune_num_choices_displayed = 0
+        logging.getLogger("torch._inductor.select_algorithm").setLevel(logging.CRITICAL)
     mode = None if engine == "compile" else engine
     call = loss if engine == "eager" else torch.compile(loss, mode=mode)
 
@@ -296,17 +299,18 @@ def measure_all(given: argparse.Namespace, start: Start) -> list[dict[str, Any]]
     print(f"{'model':12} {'engine':16} {'ms':>8} {'GiB':>7} {'ready s':>8}")
     for first in range(0, len(given.models), given.together):
         names = given.models[first : first + given.together]
-        rows += measure([(name, engine) for name in names for engine in given.engines], start)
+        pairs = [(name, engine) for name in names for engine in given.engines]
+        rows += measure(pairs, start, given.limit)
     return rows
 
 
-def measure(pairs: Sequence[tuple[str, str]], start: Start) -> list[dict[str, Any]]:
+def measure(pairs: Sequence[tuple[str, str]], start: Start, limit: float) -> list[dict[str, Any]]:
     """Compile these models and engines at once, then measure one after the other."""
     rows = []
     children = {pair: start(*pair) for pair in pairs}
-    ready = {pair: answer(child) for pair, child in children.items()}
-    for child in children.values():
-        _limits.pop(child.pid).cancel()
+    with ThreadPoolExecutor(len(children)) as pool:
+        await_ready = functools.partial(answer_within, limit)
+        ready = dict(zip(children, pool.map(await_ready, children.values())))
     for (name, engine), child in children.items():
         found = {**ready[name, engine], **answer(child, "go\n")}
         rows.append({"model": name, "engine": engine, **found})
@@ -324,19 +328,23 @@ def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen
 
 
 def start_child(command: Sequence[str], given: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start a script that measures on request; it is killed if it takes too long."""
-    child = subprocess.Popen(
+    """Start a script that measures on request."""
+    return subprocess.Popen(
         [sys.executable, *command, *["--small"] * given.small],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=sys.stderr,
         text=True,
     )
-    limit = threading.Timer(given.limit, child.kill)
-    limit.daemon = True
-    limit.start()
-    _limits[child.pid] = limit
-    return child
+
+
+def answer_within(limit: float, child: subprocess.Popen[str]) -> dict[str, Any]:
+    """What an engine says when it is ready; it is killed if that takes too long."""
+    timer = threading.Timer(limit, child.kill)
+    timer.start()
+    found = answer(child)
+    timer.cancel()
+    return found
 
 
 def answer(child: subprocess.Popen[str], question: str = "") -> dict[str, Any]:
