@@ -15,6 +15,7 @@ from onward.message_text import first_line
 from onward.providers.options import SessionOptions
 from onward.providers.session_log import log_of
 from onward.providers.torch.joined_kernels import join_only_small
+from onward.providers.torch.kept_order import KeptOrder
 from onward.providers.torch.provider import TorchProvider, configure_torch
 
 # modes that record CUDA graphs, and the same without
@@ -30,7 +31,11 @@ _STEP: dict[str, Any] = {"combo_kernels": True, "combo_kernels_pointwise_only": 
 # Inductor would move each gradient to the end of a step, where all of them are joined, and keep
 # what it is computed from until then. Its own search for the order that needs the least memory does
 # so as well (torch 2.11: 17 GB instead of 7.5 for GPT-2).
-_ORDER: dict[str, Any] = {"reorder_for_locality": False, "reorder_for_peak_memory": False}
+_ORDER: dict[str, Any] = {
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
+    "_post_fusion_custom_pass": KeptOrder(),
+}
 
 
 def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchProvider:

@@ -23,6 +23,7 @@ from onward.providers.torch.kernels.host_copies import (
 )
 from onward.providers.torch.training import lowering
 from onward.providers.torch.training.compiled_offload import write_host_copies
+from tests.providers.torch.training.test_compiled_order import train as train_measured
 from tests.providers.torch.training.test_compiled_order import wide_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
@@ -70,6 +71,16 @@ def test_values_are_awaited_before_the_second_copy_after_theirs() -> None:
     assert {value.dtype for value in moved if value is not None} == {ir.DataType.FLOAT}
     numbers = {node.attributes.get_int("number") for node in model.graph} - {None}
     assert numbers == {copy.number for copy in copies}
+
+
+@pytest.mark.slow
+def test_compiled_steps_hold_what_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies begin and end where the plan has them."""
+    monkeypatch.setattr(lowering, "_has_other_memory", lambda device: True)
+    expected, unlimited, _ = train_measured(None, layers(512, count=3 * LAYERS))
+    found, planned, peak = train_measured(Memory(offload=True), layers(512, count=3 * LAYERS))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert peak < 1.1 * planned < 0.6 * unlimited
 
 
 @pytest.mark.integration
