@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onward.compress.calibration import Array, Calibration
-from onward.errors import MetricError, OnwardError, OptionError
+from onward.errors import DataError, MetricError, OnwardError, OptionError, ProviderError
+from onward.message_text import first_line, format_sizes
 from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.runner.metrics.make_metric import make_metric
@@ -80,7 +81,7 @@ class Judge:
         self._expected: list[list[Array]] = []
         rows = kept = 0
         for feeds in calibration.batches():
-            outputs = session.run(self._names, feeds)
+            outputs = self._run_original(session, feeds)
             self._expected.append(outputs)
             rows += max((len(y) for y in outputs if np.ndim(y)), default=1)
             kept += sum(getattr(y, "nbytes", 0) for y in outputs)
@@ -90,6 +91,18 @@ class Judge:
             self.original = rate_outputs([(each, each) for each in self._expected[:1]])
         else:
             self.original = self.rate(original)
+
+    def _run_original(self, session: InferenceSession, feeds: Mapping[str, Any]) -> list[Any]:
+        try:
+            return session.run(self._names, feeds)
+        except ProviderError as error:
+            if not self._calibration.is_random:
+                raise
+            sizes = "; ".join(f"{name}: {format_sizes(np.shape(x))}" for name, x in feeds.items())
+            raise DataError(
+                f"the model does not run on random numbers ({sizes}): {first_line(error)}\n"
+                "give data, or sizes of its dynamic dimensions (--size NAME=NUMBER)"
+            ) from error
 
     @property
     def metric_name(self) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from onward.compress.calibration import Calibration
 from onward.compress.quality import Judge, Quality
-from onward.errors import MetricError, OptionError
+from onward.errors import DataError, MetricError, OptionError
 from onward.graph.builder import OpBuilder
 from onward.sessions.inference import InferenceSession
 
@@ -35,6 +35,16 @@ def judge(**settings: Any) -> Judge:
 def test_the_original_is_perfect() -> None:
     quality = judge(metric="accuracy").original
     assert quality == Quality(similarity=1.0, error=0.0, agreement=1.0, metric=1.0)
+
+
+def test_a_model_that_takes_no_random_rows_asks_for_sizes() -> None:
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    model = op.model(y=op.Reshape(x, np.array([-1, 3, 4])))  # a multiple of three rows
+    inputs = InferenceSession(model).get_inputs()
+    with pytest.raises(DataError, match=r"random numbers \(x: 1, 4\).*\n.*--size"):
+        Judge(model, Calibration(None, inputs))
+    assert Judge(model, Calibration(None, inputs, sizes={"batch": 6})).original.error == 0
 
 
 def test_a_change_is_measured() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onward.compress.calibration import Calibration, Feeds
+from onward.compress.calibration import Calibration
 from onward.compress.edge.loaders import Port, write_loader
 from onward.compress.edge.node_timing import NodeTime, find_package, package_version, time_in_node
 from onward.compress.edge.ort_format import (
@@ -32,6 +32,7 @@ from onward.graph.dtypes import numpy_type
 from onward.graph.files import Source, load, save
 from onward.graph.node_args import describe
 from onward.graph.paths import writing
+from onward.graph.random_feeds import check_sizes, dynamic_names
 
 MakeCandidates = Callable[[ir.Model], Mapping[str, ir.Model]]
 ORIGINAL = "original"
@@ -131,6 +132,8 @@ def export_for_edge(
     _check_folder(where, overwrite)
     show("reading the model", 0, None)
     original = load(model)
+    inputs = [describe(value) for value in _inputs(original)]
+    check_sizes(sizes or (), dynamic_names((arg.name, arg.shape) for arg in inputs))
     check_target(original, place, webgpu=webgpu)
     models = {ORIGINAL: original, **_candidates(candidates, original, place, webgpu, show)}
     times: Mapping[str, NodeTime] = {}
@@ -138,7 +141,7 @@ def export_for_edge(
     notes: list[str] = []
     if measure:
         show("measuring in Node", 0, None)
-        feeds = _feeds(original, data, batch, sizes)
+        feeds = Calibration(data, inputs, batch=batch, sizes=sizes).first()
         times = time_in_node(models, feeds, seconds=seconds, node_modules=node_modules)
         chosen, notes = _pick(times, package_version(find_package(node_modules)))
     show("writing", 0, None)
@@ -172,11 +175,6 @@ def _candidates(
         check_target(candidate, target, webgpu=webgpu)
         found[name] = candidate
     return found
-
-
-def _feeds(model: ir.Model, data: Any, batch: int, sizes: Mapping[str, int] | None) -> Feeds:
-    inputs = [describe(value) for value in _inputs(model)]
-    return Calibration(data, inputs, batch=batch, sizes=sizes).first()
 
 
 def _pick(times: Mapping[str, NodeTime], version: str) -> tuple[str, list[str]]:

@@ -143,6 +143,9 @@ def test_folders_and_options(tmp_path: Path) -> None:
         export_for_edge(small_model(), "moon", tmp_path / "x")
     with pytest.raises(OptionError, match="only web can be measured"):
         export_for_edge(small_model(), "ios", tmp_path / "x", measure=True)
+    with pytest.raises(OptionError, match="no dynamic dimension 'rows'"):
+        export_for_edge(small_model(), "web", tmp_path / "x", sizes={"rows": 2})
+    assert not (tmp_path / "x").exists()
 
 
 def test_the_fastest_candidate_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
