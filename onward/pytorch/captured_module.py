@@ -91,6 +91,7 @@ class CapturedModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.last = None
+        self._find_forward()
         call, structure = flatten((args, kwargs))
         if not self._contents.is_current():
             self._contents = ModuleContents(self.module)
@@ -105,7 +106,7 @@ class CapturedModule:
             return self._run_in_torch(args, kwargs)
         if held and held[0].device.type == "meta":
             return self._forward(*args, **kwargs)
-        state = (self._contents.modes(), *_trace_state(tensors.values(), call))
+        state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
         group = self.groups.get(key, ())
         for program in group:
@@ -260,6 +261,11 @@ class CapturedModule:
         with self._parts_in_place():
             return self._forward(*args, **kwargs)
 
+    def _find_forward(self) -> None:
+        """Take the forward that the module has now: users may replace it at any time."""
+        if self.module.forward is not self:
+            self._forward = self.module.forward
+
     @contextmanager
     def _parts_in_place(self) -> Iterator[None]:
         with ExitStack() as stack:
@@ -274,6 +280,7 @@ class CapturedModule:
         """Let the module's calls run here."""
         attributes = self.module.__dict__
         before = attributes.get("forward")
+        self._find_forward()
         attributes["forward"] = self
         try:
             yield

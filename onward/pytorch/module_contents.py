@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import attrgetter, getitem, itemgetter
+from operator import attrgetter, getitem, itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -71,8 +71,9 @@ class ModuleContents:
         return found
 
     def modes(self) -> tuple[object, ...]:
-        """Whether each submodule is in training mode, and how many hooks it has."""
+        """Whether each submodule is in training mode, its hooks, and a forward of its own."""
         return (
+            *map(methodcaller("get", "forward"), self._attributes),
             *map(itemgetter("training"), self._attributes),
             *map(len, map(itemgetter("_forward_hooks"), self._attributes)),
             *map(len, map(itemgetter("_forward_pre_hooks"), self._attributes)),

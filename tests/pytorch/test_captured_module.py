@@ -53,6 +53,46 @@ class Box:
         self.content = content
 
 
+class Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy
+
+
+class Layers(nn.Module):
+    """Two layers; what is between them cannot be captured if `opaque`."""
+
+    def __init__(self, opaque: bool) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        self.last, self.opaque = nn.Linear(3, 2), opaque
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(Opaque.apply(x) if self.opaque else x)
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore::onward.pytorch.fallback.FallbackWarning")
+@pytest.mark.parametrize("opaque", [False, True])
+@pytest.mark.parametrize("replaced", ["", "first", "last"])
+def test_a_forward_that_is_replaced_between_calls(opaque: bool, replaced: str) -> None:
+    plain, x = Layers(opaque), torch.randn(4, 3)
+    module = Module(plain)
+    module(x)
+    part = plain.get_submodule(replaced)
+    before = part.forward
+    part.forward = lambda x: -before(x)  # type: ignore[method-assign]
+    for _ in range(2):
+        torch.testing.assert_close(module(x), plain(x))
+    del part.forward  # type: ignore[attr-defined]
+    torch.testing.assert_close(module(x), plain(x))
+
+
 def test_objects_with_tensors_run_in_pytorch() -> None:
     module = Module(Calls(lambda x, box: x + box.content))
     x, box = torch.zeros(1), Box(torch.ones(1))
