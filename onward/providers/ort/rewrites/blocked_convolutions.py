@@ -71,7 +71,7 @@ def transposed_as_conv(op: Ops, node: ir.Node) -> Replacement:
     padded = [k - 1 - pad for k, pad in zip(sizes.kernel * 2, pads)]
     if min(padded) < 0 or w is None or dy is None:
         return None
-    taps = list(range(sizes.kernel[0] * sizes.kernel[1]))[::-1]
+    taps = list(range(_tap_count(sizes)))[::-1]
     if sizes.kernel != (1, 1) and _fits_blocks(sizes):
         weights = _gradient_weights(op, w, sizes, taps, sizes.kernel)
         blocked = _blocked(op.ReorderInput(dy))
@@ -182,10 +182,10 @@ def _fits_blocks(sizes: _Sizes) -> bool:
 def _conv_weights(op: Ops, w: ir.Value, sizes: _Sizes) -> ir.Value:
     """(outputs, channels, taps) -> (outputs / 16, channels / 16, taps, 16 channels, 16 outputs)
 
-    In two steps that onnxruntime copies in runs: one axis moves to the end, then rows of 16 move.
+    In two steps: blocks of 16 outputs become the last axis, then rows of 16 move.
     """
     outputs, channels = sizes.outputs // BLOCK, sizes.channels // BLOCK
-    last = op.Transpose(op.Reshape(w, [outputs, BLOCK, -1]), perm=[0, 2, 1])
+    last = _blocks_last(op, w, outputs, sizes.channels * _tap_count(sizes))
     if channels:
         rows = op.Reshape(last, [outputs, channels, BLOCK, -1, BLOCK])
         last = op.Transpose(rows, perm=[0, 1, 3, 2, 4])
@@ -197,11 +197,23 @@ def _gradient_weights(
 ) -> ir.Value:
     """The same for a convolution from outputs to channels, with these taps in this order"""
     outputs, channels = sizes.outputs // BLOCK, sizes.channels // BLOCK
-    last = op.Transpose(op.Reshape(w, [outputs * sizes.channels, BLOCK, -1]), perm=[0, 2, 1])
+    last = _blocks_last(op, w, outputs * sizes.channels, _tap_count(sizes))
     rows = op.Reshape(last, [outputs, BLOCK, channels, -1, BLOCK])
     turned = op.Transpose(rows, perm=[2, 0, 3, 1, 4])
     chosen = op.Gather(turned, list(taps), axis=2)
     return op.Reshape(chosen, [sizes.channels, sizes.outputs, *kernel])
+
+
+def _blocks_last(op: Ops, w: ir.Value, count: int, size: int) -> ir.Value:
+    """(count, 16, size) -> (count, size, 16)
+
+    As a reordering of images: onnxruntime would merge a Transpose with the next one into a slow one.
+    """
+    return _blocked(op.ReorderInput(op.Reshape(w, [count, BLOCK, size, 1])))
+
+
+def _tap_count(sizes: _Sizes) -> int:
+    return sizes.kernel[0] * sizes.kernel[1]
 
 
 def _plain(op: Ops, blocked: ir.Value, channels: int) -> ir.Value:

@@ -82,6 +82,16 @@ def test_convolution_and_gradient_are_blocked(name: str, convolutions: int) -> N
     assert model.opset_imports[NCHWC] == 1
 
 
+@pytest.mark.parametrize("name", ["stride 1", "stride 2"])
+def test_weights_are_reordered_as_images(name: str) -> None:
+    """onnxruntime merges two Transposes into one that moves single elements."""
+    sizes, geometry = FITTING[name]
+    model = fuse_for_onnxruntime(training(sizes, **geometry), AVX512)
+    weights = model.graph.inputs[1]
+    shaped = [node.outputs[0] for node in weights.consumers() if node.op_type == "Reshape"]
+    assert {node.op_type for value in shaped for node in value.consumers()} == {"ReorderInput"}
+
+
 @pytest.mark.parametrize(
     ("sizes", "geometry"),
     [
