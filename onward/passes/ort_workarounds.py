@@ -89,3 +89,43 @@ def _scatter_of_narrow_floats(op: Ops, node: ir.Node) -> Replacement:
     wide = int(ir.DataType.FLOAT)
     inputs = op.Cast(data, to=wide), indices, op.Cast(updates, to=wide)
     return op.Cast(op.one(node.op_type, *inputs, **node.attributes), to=int(data.dtype))
+
+
+@_rules("BatchNormalization")
+def _statistics_of_its_own(op: Ops, node: ir.Node) -> Replacement:
+    """Copy the statistics that a training BatchNormalization reads, unless it returns new ones.
+
+    onnxruntime writes new statistics that are no outputs of the graph into the old ones: into the
+    caller's array, or into an initializer, which may be the scale of the same node, because
+    onnxruntime keeps equal initializers once.
+    """
+    x, axes = node.inputs[0], rank(node.inputs[0])
+    if not attribute(node, "training_mode", 0) or x is None or axes is None or axes < 2:
+        return None
+    inputs, numbers = list(node.inputs), None
+    for i, news in ((3, node.outputs[1:2]), (4, node.outputs[2:3])):
+        value = inputs[i]
+        is_returned = any(new.is_graph_output() for new in news)
+        if value is None or value.dtype is None or is_returned or _is_own(value, node):
+            continue
+        if numbers is None:
+            numbers = _number_of_each_channel(op, x, axes)
+        # a condition that depends on x, and another one for each: neither folded nor merged
+        condition = op.Less(numbers, np.array(i, x.dtype.numpy() if x.dtype else np.float32))
+        inputs[i] = op.Where(condition, value, value)
+    if numbers is None:
+        return None
+    return op.many("BatchNormalization", len(node.outputs), *inputs, **node.attributes)
+
+
+def _number_of_each_channel(op: Ops, x: ir.Value, axes: int) -> ir.Value:
+    """The first element of each channel of the first image."""
+    others = [0, *range(2, axes)]
+    first = op.Slice(x, [0] * len(others), [1] * len(others), others)
+    return op.Reshape(first, [-1])
+
+
+def _is_own(value: ir.Value, node: ir.Node) -> bool:
+    """Whether a node of the same graph computes a value for this node alone."""
+    maker = value.producer()
+    return maker is not None and maker.graph is node.graph and len(value.uses()) == 1

@@ -16,7 +16,13 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onward.passes.rewrite import Ops, Replacement, Rules
-from onward.passes.value_facts import attribute, dims, input_of, is_constant
+from onward.passes.value_facts import attribute, input_of, is_constant
+from onward.providers.ort.rewrites.convolution_sizes import (
+    ConvolutionSizes,
+    convolution_sizes,
+    is_gradient,
+    pair,
+)
 
 rule = Rules()
 
@@ -26,25 +32,11 @@ _FEW_WINDOWS = 64  # below, a blocked convolution is slower than a plain one
 _MANY_WINDOWS = 256  # from here on, a plain convolution is faster than a ConvTranspose
 
 
-class _Sizes(NamedTuple):
-    """The sizes of a Conv, or of the Conv whose gradient a ConvTranspose is; the batch may vary."""
-
-    channels: int  # of the weights' second axis
-    outputs: int  # of the weights' first axis
-    image: tuple[int, int]
-    windows: tuple[int, int]
-    kernel: tuple[int, int]
-
-    @property
-    def window_count(self) -> int:
-        return self.windows[0] * self.windows[1]
-
-
 @rule("Conv")
 def blocked_conv(op: Ops, node: ir.Node) -> Replacement:
     """conv(x, w) = reorder(blocked_conv(reorder(x), reorder(w)))"""
     x, w = node.inputs[:2]
-    sizes = _sizes(node, x, node.outputs[0])
+    sizes = convolution_sizes(node, x, node.outputs[0])
     if sizes is None or x is None or w is None or is_constant(w) or sizes.kernel == (1, 1):
         return None
     small = sizes.channels < BLOCK  # the kernel reads such images as they are
@@ -64,14 +56,14 @@ def blocked_conv(op: Ops, node: ir.Node) -> Replacement:
 def transposed_as_conv(op: Ops, node: ir.Node) -> Replacement:
     """The gradient of a convolution of stride 1 = a convolution with the kernel rotated by 180°"""
     dy, w = node.inputs[:2]
-    sizes = _sizes(node, node.outputs[0], dy)
-    if sizes is None or not _is_gradient(node) or _pair(node, "strides") != (1, 1):
+    sizes = convolution_sizes(node, node.outputs[0], dy)
+    if sizes is None or not is_gradient(node) or pair(node, "strides") != (1, 1):
         return None
     pads = attribute(node, "pads", [0] * 4)
     padded = [k - 1 - pad for k, pad in zip(sizes.kernel * 2, pads)]
     if min(padded) < 0 or w is None or dy is None:
         return None
-    taps = list(range(_tap_count(sizes)))[::-1]
+    taps = list(range(sizes.taps))[::-1]
     if sizes.kernel != (1, 1) and _fits_blocks(sizes):
         weights = _gradient_weights(op, w, sizes, taps, sizes.kernel)
         blocked = _blocked(op.ReorderInput(dy))
@@ -93,10 +85,10 @@ def transposed_as_strided_parts(op: Ops, node: ir.Node) -> Replacement:
     the elements of dx at one remainder r meet the same taps of the kernel.
     """
     dy, w = node.inputs[:2]
-    sizes = _sizes(node, node.outputs[0], dy)
-    if sizes is None or dy is None or w is None or not _is_gradient(node):
+    sizes = convolution_sizes(node, node.outputs[0], dy)
+    if sizes is None or dy is None or w is None or not is_gradient(node):
         return None
-    strides, pads = _pair(node, "strides"), attribute(node, "pads", [0] * 4)
+    strides, pads = pair(node, "strides"), attribute(node, "pads", [0] * 4)
     if not _fits_blocks(sizes) or max(strides) == 1:
         return None
     axes = [_parts(sizes, axis, strides[axis], pads[axis]) for axis in (0, 1)]
@@ -127,7 +119,7 @@ class _Part(NamedTuple):
     end: int
 
 
-def _parts(sizes: _Sizes, axis: int, stride: int, pad: int) -> list[_Part] | None:
+def _parts(sizes: ConvolutionSizes, axis: int, stride: int, pad: int) -> list[_Part] | None:
     """One part for each remainder; None if a part is empty or would need only a part of dy."""
     kernel, size, windows = sizes.kernel[axis], sizes.image[axis], sizes.windows[axis]
     if size % stride or kernel < stride:
@@ -141,51 +133,18 @@ def _parts(sizes: _Sizes, axis: int, stride: int, pad: int) -> list[_Part] | Non
     return parts if all(part.begin >= 0 and part.end >= 0 for part in parts) else None
 
 
-def _sizes(node: ir.Node, image: ir.Value | None, windows: ir.Value | None) -> _Sizes | None:
-    """The sizes of a convolution of float32 images, if they are known, else None."""
-    shapes = dims(image), dims(windows), dims(node.inputs[1])
-    if image is None or image.dtype != ir.DataType.FLOAT or None in shapes:
-        return None
-    known = [[n for n in shape[1:] if isinstance(n, int)] for shape in shapes if shape is not None]
-    first = (shapes[2] or (None,))[0]
-    if [len(each) for each in known] != [3, 3, 3] or not isinstance(first, int):
-        return None
-    if attribute(node, "group", 1) != 1 or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
-        return None
-    (channels, *kernel), at, positions = known[2], known[0][1:], known[1][1:]
-    if min((*kernel, *at, *positions, channels, first)) < 1:
-        return None
-    return _Sizes(
-        channels, first, (at[0], at[1]), (positions[0], positions[1]), (kernel[0], kernel[1])
-    )
-
-
-def _is_gradient(node: ir.Node) -> bool:
-    """Whether a ConvTranspose has no bias, dilation or given shape, as the gradient of a Conv."""
-    return (
-        _pair(node, "dilations") == (1, 1)
-        and input_of(node, 2) is None
-        and attribute(node, "output_shape") is None
-    )
-
-
-def _pair(node: ir.Node, name: str) -> tuple[int, ...]:
-    """An attribute with a number for each axis, all 1 by default."""
-    return tuple(attribute(node, name, (1, 1)))
-
-
-def _fits_blocks(sizes: _Sizes) -> bool:
+def _fits_blocks(sizes: ConvolutionSizes) -> bool:
     whole = sizes.channels % BLOCK == 0 and sizes.outputs % BLOCK == 0
     return whole and sizes.window_count >= _FEW_WINDOWS
 
 
-def _conv_weights(op: Ops, w: ir.Value, sizes: _Sizes) -> ir.Value:
+def _conv_weights(op: Ops, w: ir.Value, sizes: ConvolutionSizes) -> ir.Value:
     """(outputs, channels, taps) -> (outputs / 16, channels / 16, taps, 16 channels, 16 outputs)
 
     In two steps: blocks of 16 outputs become the last axis, then rows of 16 move.
     """
     outputs, channels = sizes.outputs // BLOCK, sizes.channels // BLOCK
-    last = _blocks_last(op, w, outputs, sizes.channels * _tap_count(sizes))
+    last = _blocks_last(op, w, outputs, sizes.channels * sizes.taps)
     if channels:
         rows = op.Reshape(last, [outputs, channels, BLOCK, -1, BLOCK])
         last = op.Transpose(rows, perm=[0, 1, 3, 2, 4])
@@ -193,11 +152,11 @@ def _conv_weights(op: Ops, w: ir.Value, sizes: _Sizes) -> ir.Value:
 
 
 def _gradient_weights(
-    op: Ops, w: ir.Value, sizes: _Sizes, taps: Sequence[int], kernel: tuple[int, int]
+    op: Ops, w: ir.Value, sizes: ConvolutionSizes, taps: Sequence[int], kernel: tuple[int, int]
 ) -> ir.Value:
     """The same for a convolution from outputs to channels, with these taps in this order"""
     outputs, channels = sizes.outputs // BLOCK, sizes.channels // BLOCK
-    last = _blocks_last(op, w, outputs * sizes.channels, _tap_count(sizes))
+    last = _blocks_last(op, w, outputs * sizes.channels, sizes.taps)
     rows = op.Reshape(last, [outputs, BLOCK, channels, -1, BLOCK])
     turned = op.Transpose(rows, perm=[2, 0, 3, 1, 4])
     chosen = op.Gather(turned, list(taps), axis=2)
@@ -207,13 +166,9 @@ def _gradient_weights(
 def _blocks_last(op: Ops, w: ir.Value, count: int, size: int) -> ir.Value:
     """(count, 16, size) -> (count, size, 16)
 
-    As a reordering of images: onnxruntime would merge a Transpose with the next one into a slow one.
+    As a reordering of images: onnxruntime merges a Transpose with the next one into a slow one.
     """
     return _blocked(op.ReorderInput(op.Reshape(w, [count, BLOCK, size, 1])))
-
-
-def _tap_count(sizes: _Sizes) -> int:
-    return sizes.kernel[0] * sizes.kernel[1]
 
 
 def _plain(op: Ops, blocked: ir.Value, channels: int) -> ir.Value:

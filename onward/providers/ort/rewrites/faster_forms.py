@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onward.errors import UnsupportedModel
 from onward.graph.scopes import graphs_of
 from onward.graph.shapes.infer import infer_missing
-from onward.passes.deduplicate import share_expressions
+from onward.passes.deduplicate import share_expressions, share_initializers
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import fill_default_attributes
@@ -45,7 +45,12 @@ from onward.passes.value_facts import (
     reads_once,
 )
 from onward.providers.ort.processors import ANY, AVX512
-from onward.providers.ort.rewrites import activation_norm_matmul, blocked_convolutions, x86_forms
+from onward.providers.ort.rewrites import (
+    activation_norm_matmul,
+    blocked_convolutions,
+    small_image_convolutions,
+    x86_forms,
+)
 
 
 def fuse_for_onnxruntime(model: ir.Model, processor: str = ANY) -> ir.Model:
@@ -70,7 +75,7 @@ def rewrite_with_gradients(model: ir.Model) -> ir.Model:
 def rewrite_for_avx512(model: ir.Model) -> ir.Model:
     """The same with the forms for x86-64 with AVX-512."""
     model = _apply(model, activation_norm_matmul.rule | x86_forms.rule)
-    return _apply(model, blocked_convolutions.rule)
+    return _apply(model, blocked_convolutions.rule | small_image_convolutions.rule)
 
 
 def _apply(model: ir.Model, rules: Rules) -> ir.Model:
@@ -250,6 +255,7 @@ def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
             fill_default_attributes,
             share_exponentials,
             rewrite_nodes,
+            share_initializers,
             share_expressions,
             drop_unused,
             sum_rows_by_product,
