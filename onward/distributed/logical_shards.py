@@ -60,11 +60,12 @@ class LogicalShards:
         if not sum(weights):
             return None
         engine, total = self._engine, sum(weights)
+        divisor = self._layout.weight.total(total)
         held = [] if first else [as_tensor(g).clone() for g in engine.store.gradient_buffers()]
         computed, statistics, found = [], [], []
         losses = [0.0] * self._parts
         for number, part in zip(self.own, parts):
-            factor = weights[number] / total
+            factor = weights[number] / divisor
             own = draw._replace(micro=draw.micro * self._parts + number)
             hooks = FixedScale(scale * factor)
             results = engine.run_forward_segments(part, own, True, hooks)
@@ -75,7 +76,8 @@ class LogicalShards:
                 losses[number] = float(results[LOSS]) * factor
                 engine.run_backward_segments(True, hooks)
             computed.append([as_tensor(g).clone() for g in engine.store.gradient_buffers()])
-            statistics.append([as_tensor(s) * factor for s in engine.fresh_statistics()])
+            share = weights[number] / total
+            statistics.append([as_tensor(s) * share for s in engine.fresh_statistics()])
             found.append(results)
         self._add(computed, statistics)
         for buffer, before in zip(engine.store.gradient_buffers(), held):
