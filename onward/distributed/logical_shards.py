@@ -91,7 +91,7 @@ class LogicalShards:
 
     def _cut(self, feeds: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[float]]:
         """This process's parts of the batch, and the weights of all parts."""
-        rows = _rows(feeds)
+        rows = self._layout.weight.rows(feeds)
         counts = torch.zeros(self._communicator.size, dtype=torch.int64)
         counts[self._communicator.rank] = rows
         self._communicator.all_reduce(counts).wait()
@@ -129,11 +129,6 @@ class LogicalShards:
             works.append(self._sum.reduce(vectors, as_tensor(fresh).view(-1)))
         for work in works:
             work.wait()
-
-
-def _rows(feeds: Mapping[str, Any]) -> int:
-    shape = np.shape(next(iter(feeds.values()), ()))
-    return int(shape[0]) if shape else 1
 
 
 def _rows_of(feed: Any, rows: int, start: int, stop: int) -> Any:

@@ -61,6 +61,15 @@ class BatchWeight:
         known = counted[(counted >= 0) & (counted < len(self.classes))]
         return float(np.asarray(self.classes, np.float64)[known].sum())
 
+    def rows(self, feeds: Mapping[str, Any]) -> int:
+        """How many rows these feeds have.
+
+        >>> BatchWeight(target="y").rows({"scale": np.ones(1), "y": np.zeros((3, 5))})
+        3
+        """
+        shape = np.shape(self._size(feeds)[0])
+        return int(shape[0]) if shape else 1
+
     def is_empty(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these feeds have no rows; rows of weight 0 are rows."""
         return not self._size(feeds)[1]
