@@ -60,11 +60,12 @@ class LogicalShards:
         if not sum(weights):
             return None
         engine, total = self._engine, sum(weights)
+        divisor = self._layout.weight.total(total)
         held = [] if first else [as_tensor(g).clone() for g in engine.store.gradient_buffers()]
         computed, statistics, found = [], [], []
         losses = [0.0] * self._parts
         for number, part in zip(self.own, parts):
-            factor = weights[number] / total
+            factor = weights[number] / divisor
             own = draw._replace(micro=draw.micro * self._parts + number)
             hooks = FixedScale(scale * factor)
             results = engine.run_forward_segments(part, own, True, hooks)
@@ -75,7 +76,8 @@ class LogicalShards:
                 losses[number] = float(results[LOSS]) * factor
                 engine.run_backward_segments(True, hooks)
             computed.append([as_tensor(g).clone() for g in engine.store.gradient_buffers()])
-            statistics.append([as_tensor(s) * factor for s in engine.fresh_statistics()])
+            share = weights[number] / total
+            statistics.append([as_tensor(s) * share for s in engine.fresh_statistics()])
             found.append(results)
         self._add(computed, statistics)
         for buffer, before in zip(engine.store.gradient_buffers(), held):
@@ -89,7 +91,7 @@ class LogicalShards:
 
     def _cut(self, feeds: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[float]]:
         """This process's parts of the batch, and the weights of all parts."""
-        rows = _rows(feeds)
+        rows = self._layout.weight.rows(feeds)
         counts = torch.zeros(self._communicator.size, dtype=torch.int64)
         counts[self._communicator.rank] = rows
         self._communicator.all_reduce(counts).wait()
@@ -127,11 +129,6 @@ class LogicalShards:
             works.append(self._sum.reduce(vectors, as_tensor(fresh).view(-1)))
         for work in works:
             work.wait()
-
-
-def _rows(feeds: Mapping[str, Any]) -> int:
-    shape = np.shape(next(iter(feeds.values()), ()))
-    return int(shape[0]) if shape else 1
 
 
 def _rows_of(feed: Any, rows: int, start: int, stop: int) -> Any:

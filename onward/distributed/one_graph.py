@@ -57,7 +57,8 @@ class OneGraph:
         if not filled:
             return None
         replaces = self._exchange.begin_gradients(first, scale)
-        results = self._run(feeds, draw, scale * own / total if total else 0.0, replaces)
+        divisor = weight.total(total)
+        results = self._run(feeds, draw, scale * own / divisor if divisor else 0.0, replaces)
         loss = float(results[LOSS]) if own else 0.0
         loss_terms = (own * loss, 0.0) if math.isfinite(loss) else (0.0, 1.0)
         sums = self._sums(*loss_terms, *((own, has_rows) if assumed else ()))
@@ -66,11 +67,12 @@ class OneGraph:
         loss, infinite, *weights = sums.wait()
         if weights:
             total, filled = weights
-            self._correct(assumed, total)
+            self._correct(weight.total(assumed), weight.total(total))
         if not filled:
             return None
         self._last_total = total
-        loss = loss / total if total and not infinite else math.nan
+        divisor = weight.total(total)
+        loss = loss / divisor if divisor and not infinite else math.nan
         shown = np.asarray(loss, self._layout.settings.loss_dtype)
         return {**results, LOSS: shown}, math.isfinite(loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,13 @@ from onward.providers.ort.training.lowered import is_saved_program
 from onward.providers.provider import SegmentedTraining, ShardedTraining, Store
 from onward.sessions.training.open_program import OpenedTraining, open_training, to_program
 from onward.sessions.training.training_program import TrainingProgram
+
+log = logging.getLogger("onward")
+
+_APPROXIMATE = (
+    "Total: its losses count labels in different ways (ignore_index, weight, reduction); the parts "
+    "of a batch are weighted by the first loss, so gradients are not exactly those of one process"
+)
 
 
 def distributed_options(options: Any) -> TrainingOptions:
@@ -66,6 +74,8 @@ def open_distributed(
         )
     groups = join_groups(parallel)
     check_same_program(groups, program.neutral.layout)
+    if program.neutral.layout.weight.is_approximate and groups.whole.rank == 0:
+        log.warning(_APPROXIMATE)
     if parallel.local_steps is not None:
         return open_local(program, options, providers, groups, parallel.local_steps)
     size = measure_bucket_size(groups.whole) if parallel.bucket == "auto" else parallel.bucket

@@ -110,9 +110,10 @@ class Parallel:
         if data * self.shard != size:
             given = "" if self.data is None else f"data {self.data} * "
             product = f"{given}shard {self.shard}" + (f" = {data * self.shard}" if given else "")
+            fitting = f"{data * self.shard} processes" if given else f"a multiple of {self.shard}"
             raise OptionError(
                 f"Parallel: {product} does not fit {size} processes\n"
-                f"start {data * self.shard} processes, or choose factors of {size}"
+                f"start {fitting}, or choose factors of {size}"
             )
         return replace(self, data=data)
 

@@ -130,6 +130,7 @@ class _BatchShare:
         self, groups: ProcessGroups, weight: BatchWeight, feeds: Mapping[str, Any]
     ) -> None:
         self.own = weight.of(feeds)
+        self._weight = weight
         self._fed = float(not weight.is_empty(feeds))
         self._sum = torch.tensor([self.own, self._fed], dtype=torch.float64)
         self._work = groups.whole.all_reduce(self._sum)
@@ -144,13 +145,14 @@ class _BatchShare:
         return self._sums()[1]
 
     def factor(self) -> float:
-        """This process's weight in the mean of all."""
-        total = self.total()
+        """This process's weight in the loss of all."""
+        total = self._weight.total(self.total())
         return self.own / total if total else 0.0
 
     def of_statistics(self) -> float:
         """This process's weight in the mean of statistics, where no label may count."""
-        return self.factor() if self.total() else self._fed / max(self.parts(), 1.0)
+        total = self.total()
+        return self.own / total if total else self._fed / max(self.parts(), 1.0)
 
     def _sums(self) -> tuple[float, float]:
         if not self._is_known:

@@ -279,6 +279,11 @@ class KL:
     log_target: bool = False
     reduction: str = "mean"
 
+    @property
+    def is_mean_of_rows(self) -> bool:
+        """Whether each row counts the same, whatever its size."""
+        return self.reduction == "batchmean"
+
     def __post_init__(self) -> None:
         check_loss(self, (*REDUCTIONS, "batchmean"), log_target=true_or_false)
 

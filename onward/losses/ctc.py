@@ -57,6 +57,11 @@ class CTC:
     zero_infinity: bool = False
     reduction: str = "mean"
 
+    @property
+    def is_mean_of_rows(self) -> bool:
+        """Whether each row counts the same, however many labels it has."""
+        return self.reduction == "mean"
+
     def __post_init__(self) -> None:
         check_loss(
             self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
+    import onnx_ir as ir
+
     from onward.losses.loss import Loss
     from onward.programs.label_ranges import LabelRange
 
@@ -17,14 +19,23 @@ if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
 class BatchWeight:
     """What the mean of a loss is taken over.
 
-    The loss of a batch is the mean of the losses of its parts, by these weights. A loss that is a
-    sum counts each part once.
+    The loss of a batch is the mean of the losses of its parts, by these weights; of a loss that is
+    a sum, it is their sum.
     """
 
     target: str | None = None  # the feed with the targets; None: rows of the first feed count
+    counts_rows: bool = False  # rows of the target count, not its elements
     ignored: int | None = None  # the label that does not count
     classes: tuple[float, ...] | None = None  # the weights of classes; None: all count the same
     is_sum: bool = False
+    is_approximate: bool = False  # another loss in a sum of losses has other weights
+
+    def total(self, weights: float) -> float:
+        """What the losses of the parts, times their weights, are divided by.
+
+        `weights` is the sum of the weights of all parts.
+        """
+        return min(weights, 1.0) if self.is_sum else weights
 
     def of(self, feeds: Mapping[str, Any]) -> float:
         """The weight of these feeds; for a sum, 1, or 0 if they are empty.
@@ -37,7 +48,9 @@ class BatchWeight:
             return 1.0
         if self.is_sum:
             return float(size > 0)
-        if self.target is None or (self.ignored is None and self.classes is None):
+        if self.counts_rows or self.target is None:
+            return float(size)
+        if self.ignored is None and self.classes is None:
             return float(size)
         labels = np.asarray(target)
         if labels.dtype.kind not in "iu":  # probabilities of classes
@@ -47,6 +60,15 @@ class BatchWeight:
             return float(counted.size)
         known = counted[(counted >= 0) & (counted < len(self.classes))]
         return float(np.asarray(self.classes, np.float64)[known].sum())
+
+    def rows(self, feeds: Mapping[str, Any]) -> int:
+        """How many rows these feeds have.
+
+        >>> BatchWeight(target="y").rows({"scale": np.ones(1), "y": np.zeros((3, 5))})
+        3
+        """
+        shape = np.shape(self._size(feeds)[0])
+        return int(shape[0]) if shape else 1
 
     def is_empty(self, feeds: Mapping[str, Any]) -> bool:
         """Whether these feeds have no rows; rows of weight 0 are rows."""
@@ -58,23 +80,52 @@ class BatchWeight:
         if target is None:
             return None, 1
         shape = np.shape(target)
-        return target, int(np.prod(shape)) if self.target is not None else (shape or (1,))[0]
+        by_rows = self.counts_rows or self.target is None
+        return target, (shape or (1,))[0] if by_rows else int(np.prod(shape))
 
 
-def batch_weight(loss: Loss, labels: tuple[LabelRange, ...]) -> BatchWeight:
-    """The weight of a batch for a loss; of several losses, for the first one."""
+def batch_weight(
+    loss: Loss, labels: tuple[LabelRange, ...], inputs: Sequence[ir.Value]
+) -> BatchWeight:
+    """The weight of a batch for a loss; of several losses, for the first one.
+
+    `inputs` are the model's own; their rows count where the loss has no target.
+    """
+    first, *others = _parts(loss)
+    weight = _weight_of_loss(first)
+    unequal = any(replace(_weight_of_loss(each), target=weight.target) != weight for each in others)
+    weight = replace(weight, is_approximate=unequal)
+    if weight.target is not None:
+        return weight
+    if labels:  # the model computes its loss itself
+        return replace(weight, target=labels[0].name, ignored=labels[0].ignored)
+    return replace(weight, target=_batched_input(inputs), counts_rows=True)
+
+
+def _parts(loss: Loss) -> list[Loss]:
+    """The losses in a sum of losses; any other loss is one part."""
     parts = getattr(loss, "losses", None)
-    first = next(iter(parts()), loss) if callable(parts) else loss
-    ignored, classes = getattr(first, "ignore_index", None), getattr(first, "weight", None)
-    target = getattr(first, "target", None)
-    if target is None and labels:  # the model computes its loss itself
-        target, ignored = labels[0].name, labels[0].ignored
+    return [each for part in parts() for each in _parts(part)] if callable(parts) else [loss]
+
+
+def _weight_of_loss(loss: Loss) -> BatchWeight:
+    classes = getattr(loss, "weight", None)
+    counts_rows = bool(getattr(loss, "is_mean_of_rows", False))
     return BatchWeight(
-        target=target,
-        ignored=ignored,
+        target=getattr(loss, "target", None),
+        counts_rows=counts_rows,
+        ignored=getattr(loss, "ignore_index", None),
         classes=classes if isinstance(classes, tuple) and _are_numbers(classes) else None,
-        is_sum=getattr(first, "reduction", "mean") != "mean",
+        is_sum=getattr(loss, "reduction", "mean") != "mean" and not counts_rows,
     )
+
+
+def _batched_input(inputs: Sequence[ir.Value]) -> str | None:
+    """The first input whose first axis has no fixed size; None: there is none."""
+    for value in inputs:
+        if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
+            return str(value.name)
+    return None
 
 
 def _are_numbers(values: tuple[Any, ...]) -> bool:

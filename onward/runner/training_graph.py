@@ -31,7 +31,7 @@ def training_graph(
     """The train graph in standard operators, and all its inputs as in the last step."""
     program, layout = session.program, session.program.layout
     held = {**layout.initial, **session.parameters, **session.statistics}
-    held[SCALE] = np.array(session.loss_scale, np.float32)
+    held[SCALE] = np.array(session.loss_scale, layout.settings.loss_dtype)
     seed, step = layout.settings.seed, session.steps
     size = None
     if program.neutral is None:

@@ -86,7 +86,9 @@ def test_hybrid_groups() -> None:
 def test_a_product_that_is_not_the_number_of_processes() -> None:
     with pytest.raises(OptionError, match=r"data 4 \* shard 2 = 8 does not fit 6 processes"):
         Parallel(data=4, shard=2).over(6)
-    with pytest.raises(OptionError, match=r"shard 4 does not fit 6 processes"):
+    with pytest.raises(
+        OptionError, match=r"shard 4 does not fit 6 processes\nstart a multiple of 4, or"
+    ):
         Parallel(shard=4).over(6)
     with pytest.raises(OptionError, match="Parallel needs a launcher"):
         join_groups(Parallel())

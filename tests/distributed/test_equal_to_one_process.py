@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from onward import TrainingSession, losses, optimizers
 from onward.distributed import open_distributed
 from onward.distributed.parallel import Parallel
 from tests.distributed.group_of_processes import run_processes
-from tests.distributed.training_cases import batches, open_session, part, trained
+from tests.distributed.training_cases import batches, classifier, open_session, part, trained
 
 pytestmark = pytest.mark.integration
 
@@ -24,6 +26,8 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulation": {"sizes": (6, 6), "options": {"accumulate": 2}},
     "clipping": {"sizes": (6, 6), "options": {"clip_norm": 0.05}},
     "loss scale": {"sizes": (5, 7), "options": {"loss_scale": 8.0}},
+    "a loss that is a sum": {"sizes": (9, 3), "reduction": "sum"},
+    "a loop in float64": {"sizes": (9, 3), "model": "looped", "optimizer": "sgd"},
     "separate tensors": {"sizes": (6, 6), "optimizer": "lamb"},
     "not a number": {"sizes": (6, 6), "spoiled": 2},
     "a batch without rows": {"sizes": (6, 6), "emptied": 3},
@@ -36,6 +40,8 @@ TORCH = [("TorchExecutionProvider", {"device": "cpu"})]
 
 def feeds_of(case: Mapping[str, Any]) -> list[dict[str, Any]]:
     feeds = batches(6, ROWS, ignored=case.get("ignored"))
+    if case.get("model") == "looped":
+        feeds = [{**each, "x": each["x"].astype(np.float64)} for each in feeds]
     if "spoiled" in case:
         feeds[case["spoiled"]]["x"][-1] = np.nan  # in the part of the last process
     if "emptied" in case:
@@ -101,3 +107,18 @@ def test_dropout_and_batch_norm_equal_those_of_micro_batches() -> None:
         for rank in range(2):
             for key, tensor in expected.items():
                 np.testing.assert_allclose(found[rank][i][1][key], tensor, atol=1e-6, err_msg=key)
+
+
+def open_with_unequal_losses(rank: int) -> list[str]:
+    handler, messages = logging.Handler(), []
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("onward").addHandler(handler)
+    parts = [losses.CrossEntropy(target="a", ignore_index=0), losses.CrossEntropy(target="b")]
+    total = losses.Total({"a": parts[0], "b": parts[1]})
+    TrainingSession(classifier(), total, optimizers.SGD(), parallel=Parallel()).close()
+    return messages
+
+
+def test_losses_that_count_labels_differently_are_warned_of() -> None:
+    [messages] = run_processes(open_with_unequal_losses, 1)
+    assert len(messages) == 1 and "Total: its losses count labels in different ways" in messages[0]

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from onward import OpBuilder, TrainingSession
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
+from onward.losses import CrossEntropy
+from onward.optimizers import SGD
 from onward.programs.batch_rows import rows_of_process
 from tests.distributed.group_of_processes import run_processes
-from tests.distributed.training_cases import batches, open_session, trained
+from tests.distributed.training_cases import CLASSES, WIDTH, batches, open_session, trained
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +47,25 @@ def test_any_number_of_processes_gives_the_same_bits() -> None:
                 assert losses == expected_losses
                 for name, tensor in tensors.items():
                     np.testing.assert_array_equal(weights[name], tensor, err_msg=name)
+
+
+def step_with_a_scalar_first(rank: int) -> float:
+    op = OpBuilder(18)
+    scale = op.input("scale", "float32", ())
+    x = op.Mul(op.input("x", "float32", ("batch", WIDTH)), scale)
+    model = op.model(y=op.MatMul(x, op.initializer("w", np.ones((WIDTH, CLASSES), np.float32))))
+    [feeds] = batches(1, ROWS)
+    rows = rows_of_process(ROWS, rank, 2, SHARDS)
+    own = {name: feeds[name][rows.start : rows.stop] for name in feeds}
+    with TrainingSession(
+        model, CrossEntropy(), SGD(), parallel=Parallel(logical_shards=SHARDS)
+    ) as session:
+        return float(session.step({"scale": np.ones((), np.float32), **own})["loss"])
+
+
+def test_a_scalar_as_the_first_feed_has_no_rows() -> None:
+    first, second = run_processes(step_with_a_scalar_first, 2)
+    assert first == second
 
 
 def refuse_wrong_use(rank: int) -> None:

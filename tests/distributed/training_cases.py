@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
 
 from onward import losses, optimizers
 from onward.graph.builder import OpBuilder
@@ -48,6 +50,42 @@ def classifier(*, dropout: float = 0.0, batch_norm: bool = False) -> ir.Model:
     return op.model(scores=op.MatMul(h, weights("last", WIDTH, CLASSES)))
 
 
+def looped(width: int = WIDTH) -> ir.Model:
+    """A layer that a loop applies twice: the gradients of its two tensors are outputs of one node.
+
+    float64, in which losses and factors are, too.
+    """
+    rng = np.random.default_rng(7)
+    nodes = [
+        helper.make_node("Loop", ["count", "", "x"], ["h"], body=_layer(width)),
+        helper.make_node("MatMul", ["h", "last"], ["scores"]),
+    ]
+    shapes = {"w": (width, width), "b": (width,), "last": (width, CLASSES)}
+    weights = [numpy_helper.from_array(rng.normal(size=s), n) for n, s in shapes.items()]
+    weights.append(numpy_helper.from_array(np.array(2), "count"))
+    ends = [("x", ["batch", width]), ("scores", ["batch", CLASSES])]
+    x, scores = (helper.make_tensor_value_info(n, TensorProto.DOUBLE, s) for n, s in ends)
+    graph = helper.make_graph(nodes, "looped", [x], [scores], weights)
+    imports = [helper.make_opsetid("", 18)]
+    return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=10))
+
+
+def _layer(width: int) -> onnx.GraphProto:
+    nodes = [
+        helper.make_node("MatMul", ["h_in", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["h_out"]),
+        helper.make_node("Identity", ["on_in"], ["on_out"]),
+    ]
+    on = [helper.make_tensor_value_info(n, TensorProto.BOOL, []) for n in ("on_in", "on_out")]
+    hidden = [
+        helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["batch", width])
+        for name in ("h_in", "h_out")
+    ]
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    return helper.make_graph(nodes, "layer", [i, on[0], hidden[0]], [on[1], hidden[1]])
+
+
 def batches(count: int, rows: int, *, ignored: int | None = None, seed: int = 0) -> list[Feeds]:
     rng = np.random.default_rng(seed)
     found = []
@@ -68,9 +106,10 @@ def part(feeds: Mapping[str, Any], rank: int, sizes: Sequence[int]) -> Feeds:
 def open_session(case: Mapping[str, Any], **more: Any) -> TrainingSession:
     """A session on one thread; `case` has the model's and the training's settings."""
     threads = SessionOptions(intra_op_num_threads=1, inter_op_num_threads=1)
+    model, reduction = case.get("model", {}), case.get("reduction", "mean")
     return TrainingSession(
-        classifier(**case.get("model", {})),
-        losses.CrossEntropy(output="scores", ignore_index=case.get("ignored")),
+        looped() if model == "looped" else classifier(**model),
+        losses.CrossEntropy(output="scores", ignore_index=case.get("ignored"), reduction=reduction),
         OPTIMIZERS[case.get("optimizer", "adamw")],
         {**case.get("options", {}), **more.pop("options", {})},
         sess_options=threads,

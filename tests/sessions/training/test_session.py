@@ -292,6 +292,19 @@ def test_float16_models_train_in_float32_with_a_loss_scale(tmp_path: Path) -> No
     assert model.graph.initializers["w1"].dtype.name == "FLOAT16"
 
 
+@pytest.mark.parametrize("device", ["CPUExecutionProvider", "TorchExecutionProvider"])
+def test_float64_models_train_with_a_loss_scale_in_float64(device: str) -> None:
+    found = []
+    for scale in (None, 0.7):
+        options = TrainingOptions(loss_scale=scale)
+        model, optimizer = mlp(dtype="float64"), SGD(lr=0.5)
+        one = TrainingSession(model, CrossEntropy(), optimizer, options, providers=[device])
+        for feeds in batches(3):
+            one.step({"x": feeds["x"].astype(np.float64), "labels": feeds["labels"]})
+        found.append({name: np.array(tensor) for name, tensor in one.parameters.items()})
+    same(found[0], found[1], 1e-14)
+
+
 def test_a_loss_scale_backs_off_when_gradients_overflow() -> None:
     one = session(
         loss_scale=DynamicLossScale(initial=2.0**127, interval=100), optimizer=SGD(lr=0.1)

@@ -69,6 +69,10 @@ class Segments:
         for i, graph in enumerate(self.graphs):
             for result in graph.results():
                 self._home.setdefault(result.name, i)
+        self._is_run = [  # not where all results were made before, such as gradients of one loop
+            any(self._home[result.name] == i for result in graph.results())
+            for i, graph in enumerate(self.graphs)
+        ]
         self._arguments = [{each.name for each in graph.arguments()} for graph in self.graphs]
         self._updates_read = [
             {bucket_of[name] for name in names if name in bucket_of} for names in self._arguments
@@ -137,7 +141,9 @@ class Segments:
         for name, array in self._late[i].items():
             np.copyto(array, self._values[name])
         for graph in self._graphs_of(i):
-            self._run(graph)
+            if self._is_run[graph]:
+                self._run(graph)
+            self._forget_values(graph)
             self._add_up(graph)
         self.is_ready = i + 1 < len(self._ends)
 
@@ -172,6 +178,9 @@ class Segments:
         self._values |= zip(wanted, self._feeds[i].run(wanted))
         for name, array in self._copied[i].items():  # it may be summed before it is read
             self._values[name] = array.copy()
+
+    def _forget_values(self, i: int) -> None:
+        """Release the results of earlier graphs that this graph was the last to read."""
         for name in self._takes[i]:
             if self._last_reader[name] == i and name not in self._shown:
                 self._values.pop(name, None)

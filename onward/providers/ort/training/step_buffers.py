@@ -45,7 +45,7 @@ class StepBuffers:
         self._layout, self._statistics = program.layout, statistics
         self.loss = np.zeros((), program.layout.settings.loss_dtype)
         self.measure = np.zeros((), np.float32)
-        self.scale = np.ones((), np.float32)
+        self.scale = np.ones((), program.layout.settings.loss_dtype)
         self.updated = np.zeros((), np.bool_)
         self.fresh = {name: np.empty_like(tensor) for name, tensor in statistics.items()}
         self._noise = UniformNoise(program, open_graph)

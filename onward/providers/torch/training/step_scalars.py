@@ -36,7 +36,7 @@ class StepScalars:
             zeros(getattr(torch, update.dtype)).fill_(1.0) for update in layout.updates
         ]
         self.inputs = {  # of the train graph
-            SCALE: zeros(torch.float32).fill_(1.0).to(device),
+            SCALE: zeros(getattr(torch, layout.settings.loss_dtype)).fill_(1.0).to(device),
             DRAW: zeros(torch.int64, 3).to(device),
         }
         self.kept_scale: KeptScale | None = None  # a dynamic loss scale; None: the host has it
