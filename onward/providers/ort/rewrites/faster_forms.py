@@ -45,7 +45,12 @@ from onward.passes.value_facts import (
     reads_once,
 )
 from onward.providers.ort.processors import ANY, AVX512
-from onward.providers.ort.rewrites import activation_norm_matmul, blocked_convolutions, x86_forms
+from onward.providers.ort.rewrites import (
+    activation_norm_matmul,
+    blocked_convolutions,
+    long_sums,
+    x86_forms,
+)
 
 
 def fuse_for_onnxruntime(model: ir.Model, processor: str = ANY) -> ir.Model:
@@ -242,6 +247,12 @@ def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     return reader if reader.op_type == operator and reader.domain == "" else None
 
 
+def add_in_parts(model: ir.Model) -> ir.Model:
+    """Write sums of many numbers as sums of the sums of parts, which are exact to rounding."""
+    rewrite(model, long_sums.rule)
+    return model
+
+
 def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
     return PassSequence(
         "for onnxruntime",
@@ -249,6 +260,7 @@ def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
             upgrade_opset,
             fill_default_attributes,
             share_exponentials,
+            add_in_parts,
             rewrite_nodes,
             share_expressions,
             drop_unused,
