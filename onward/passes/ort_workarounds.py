@@ -23,18 +23,20 @@ def apply_ort_workarounds(model: ir.Model) -> ir.Model:
 
 @_rules("Attention")
 def _full_mask(op: Ops, node: ir.Node) -> Replacement:
-    """Expand a mask that broadcasts over the queries: onnxruntime's kernel needs every row."""
+    """Expand a mask that may broadcast over the queries: onnxruntime's kernel needs every row."""
     q, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
     known = dims(mask)
-    if known is None or len(known) < 2 or known[-2] != 1 or rank(q) not in (3, 4):
+    if known is None or len(known) < 2 or rank(q) not in (3, 4):
         return None
     at = -2 if rank(q) == 4 else 1
-    if (dims(q) or ())[at] == 1:
+    rows, queries = known[-2], (dims(q) or ())[at]
+    if rows == queries or queries == 1 or (isinstance(rows, int) and rows != 1):
         return None
     one = np.ones(1, np.int64)
     times = op.Shape(q, start=at, end=at + 1)
-    rows = op.Expand(mask, op.Concat(times, one, axis=0))
-    inputs = [*node.inputs[:3], rows, *node.inputs[4:]]
+    full = op.Expand(mask, op.Concat(times, one, axis=0))
+    full.shape = ir.Shape([*known[:-2], queries, known[-1]])  # so that it is not expanded again
+    inputs = [*node.inputs[:3], full, *node.inputs[4:]]
     return op.many("Attention", len(node.outputs), *inputs, **node.attributes)
 
 

@@ -42,6 +42,28 @@ def test_an_attention_mask_may_broadcast_over_the_queries(
     np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
+def test_a_mask_of_unknown_rows_may_broadcast_over_the_queries() -> None:
+    """As torch exports nn.MultiheadAttention with a key_padding_mask: a Reshape to these sizes."""
+    op = onward.OpBuilder()
+    q = op.input("q", "float32", ("batch", 2, "time", 4))
+    mask = op.input("mask", "float32", ("batch", "time"))
+    sizes = op.Concat(
+        op.Shape(mask, end=1), op.input("ones", "int64", (2,)), op.Shape(mask, start=1), axis=0
+    )
+    model = op.model(y=op.Attention(q, q, q, op.Reshape(mask, sizes)))
+    rng = np.random.default_rng(0)
+    feeds = {"q": rng.normal(size=(3, 2, 5, 4)), "mask": rng.normal(size=(3, 5))}
+    feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
+    feeds["ones"] = np.ones(2, np.int64)
+    (expected,) = onward.InferenceSession(model, providers=["ReferenceExecutionProvider"]).run(
+        None, feeds
+    )
+    data, weights = serialize(model)
+    session = create(data, onward.SessionOptions(), [("CPUExecutionProvider", {})], weights)
+    (result,) = session.run(None, feeds)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+
+
 def test_a_pad_of_some_axes_survives_a_transpose() -> None:
     """onnxruntime's transpose optimizer reads the pads as those of all axes."""
     op = onward.OpBuilder()

@@ -83,7 +83,7 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bo
     given = {str(size) for value in graph.inputs for size in value.shape or ()}
     outputs = set(graph.outputs)
     for value, shape in declared.items():
-        hints = [_hint(size, numbers) for size in shape]
+        hints = _drop_repeated([_hint(size, numbers) for size in shape])
         if value.shape is None:
             value.shape = ir.Shape(hints)
             learnt = True
@@ -92,6 +92,16 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bo
             pairs = zip(value.shape, hints)
             value.shape = ir.Shape([_merged(size, hint, own) for size, hint in pairs])
     return learnt
+
+
+def _drop_repeated(hints: list[int | str | None]) -> list[int | str | None]:
+    """Hints without a name's second place in a shape: torch's older exporter repeats it wrongly."""
+    known: set[int | str | None] = set()
+    kept: list[int | str | None] = []
+    for hint in hints:
+        kept.append(None if isinstance(hint, str) and hint in known else hint)
+        known.add(hint)
+    return kept
 
 
 def _merged(

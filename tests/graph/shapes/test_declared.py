@@ -114,3 +114,20 @@ def test_an_output_keeps_its_own_dimension_name() -> None:
         }"""
     )
     assert shapes(infer_from_inputs(ir.from_proto(model))) == {"y": "[rows,3]", "z": "[b,3]"}
+
+
+def test_a_name_that_a_declared_shape_repeats_is_no_hint() -> None:
+    """As torch's older exporter declares the output of a Conv with padding_mode="reflect"."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float["batch", 2] x, int64[2] shape) => (float["batch", "batch"] y)
+        <float[2, 2] w = {1., 0., 0., 1.}> {
+            z = MatMul(x, w)
+            y = Reshape(z, shape)
+        }"""
+    )
+    session = onward.TrainingSession(model, MSE(), SGD(lr=0.1))
+    x = np.ones((3, 2), np.float32)
+    shape = np.array([3, 2])
+    results = session.step({"x": x, "shape": shape, "target": np.zeros((3, 2), np.float32)})
+    assert results["loss"] == 1

@@ -48,6 +48,7 @@ from onward.providers.ort.processors import ANY, AVX512
 from onward.providers.ort.rewrites import (
     activation_norm_matmul,
     blocked_convolutions,
+    long_sums,
     small_image_convolutions,
     x86_forms,
 )
@@ -247,6 +248,12 @@ def _only_reader(value: ir.Value, operator: str) -> ir.Node | None:
     return reader if reader.op_type == operator and reader.domain == "" else None
 
 
+def add_in_parts(model: ir.Model) -> ir.Model:
+    """Write sums of many numbers as sums of the sums of parts, which are exact to rounding."""
+    rewrite(model, long_sums.rule)
+    return model
+
+
 def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
     return PassSequence(
         "for onnxruntime",
@@ -254,6 +261,7 @@ def _sequence(rewrite_nodes: Callable[[ir.Model], ir.Model]) -> PassSequence:
             upgrade_opset,
             fill_default_attributes,
             share_exponentials,
+            add_in_parts,
             rewrite_nodes,
             share_initializers,
             share_expressions,

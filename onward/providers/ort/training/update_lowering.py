@@ -6,12 +6,13 @@ import onnx_ir as ir
 
 from onward.optimizers.paired_vectors import paired
 from onward.passes.composites import inline_calls
+from onward.providers.ort.rewrites.faster_forms import add_in_parts
 from onward.providers.ort.training.lowered import LoweredUpdate
 
 
 def lower_update(model: ir.Model, flat: bool) -> LoweredUpdate:
     """Lower an update graph; of flat vectors, also with a x + b y as one matrix product."""
-    model = inline_calls(model.clone())
+    model = add_in_parts(inline_calls(model.clone()))
     has_bfloat16 = any(value.dtype == ir.DataType.BFLOAT16 for value in model.graph.inputs)
     bound, blocks = paired(model) if flat and not has_bfloat16 else (model, ())
     return LoweredUpdate(
