@@ -42,6 +42,7 @@ from onward.pytorch.translate import is_made_by_trace, translate
 Tensor = torch.Tensor
 Axes = Sequence[Sequence[int]]  # of each tensor: the axes whose size may change
 _PREFIX = "module."  # of the wrapped module's names in the traced one
+_NO_TRACE = "found a fake tensor in the exported program constant"  # what torch says of .data
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,9 @@ class _Reader:
             elif spec.kind == signatures.OutputKind.USER_INPUT_MUTATION:
                 kept[name] = values[name]
                 changes[name] = self._of_call[str(spec.target)]
+            elif spec.kind == signatures.OutputKind.PARAMETER_MUTATION:
+                target = str(spec.target).removeprefix(_PREFIX)
+                raise CannotCapture(f"it changes a parameter, {target}: make it a buffer")
             else:
                 raise CannotCapture(f"torch.export returns {spec.kind.name.lower()}")
         self._model.graph.outputs[:] = list(kept.values())
@@ -308,5 +312,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
+    if _NO_TRACE in str(error):
+        return "torch.export cannot trace it, such as .data of a tensor: use .detach()"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
