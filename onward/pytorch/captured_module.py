@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -37,6 +38,7 @@ from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
 
 Tensor = torch.Tensor
+_ONE_CAPTURE = threading.RLock()  # torch.export keeps its state in globals
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
 _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 _kind = attrgetter("dtype", "device", "requires_grad")
@@ -108,15 +110,19 @@ class CapturedModule:
             return self._forward(*args, **kwargs)
         state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
-        group = self.groups.get(key, ())
-        for program in group:
-            if program.guards.accept(call):
-                return self._run(program, tensors, call)
+        program = self._find_program(key, call)
+        if program is not None:
+            return self._run(program, tensors, call)
         kind = (structure.kind(), *state)
         if key in self.reasons or self._is_crowded(kind):
             return self._run_in_torch(args, kwargs)
         try:
-            program = self._capture(group, args, kwargs, call, tensors)
+            with _ONE_CAPTURE:
+                program = self._find_program(key, call)  # another thread may have captured it
+                if program is None:
+                    group = self.groups.get(key, ())
+                    program = self._capture(group, args, kwargs, call, tensors)
+                    self.groups.setdefault(key, []).append(program)
         except CannotCapture as reason:
             self._fall_back(key, reason)
             try:
@@ -127,8 +133,12 @@ class CapturedModule:
             self._attempts[kind] += 1
             return found
         self._attempts[kind] += 1
-        self.groups.setdefault(key, []).append(program)
         return self._run(program, tensors, call)
+
+    def _find_program(self, key: Any, call: Sequence[Tensor]) -> CapturedProgram | None:
+        """The program of this kind of call that takes these sizes."""
+        group = self.groups.get(key, ())
+        return next((program for program in group if program.guards.accept(call)), None)
 
     def _is_crowded(self, kind: Any) -> bool:
         """Whether calls that differ only in sizes and constants were captured often enough."""
