@@ -134,7 +134,9 @@ class _FlatCall(nn.Module):
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
+        before = _constants(self.module)
         found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
+        _refuse_changes(before, _constants(self.module))
         results, structure = flatten(found)
         self.traced.structure, self.traced.names = structure, tensor_names(found)
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in structure.leaves):
@@ -143,6 +145,23 @@ class _FlatCall(nn.Module):
         if not results:
             raise UnsupportedData("it returns no tensor")
         return results
+
+
+def _constants(module: nn.Module) -> dict[str, Any]:
+    """The numbers, flags and texts among the attributes of a module and its submodules, by path."""
+    return {
+        f"{path}.{name}".removeprefix("."): value
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if type(value) in (bool, int, float, str)
+    }
+
+
+def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse a forward that changes a constant: a program would keep what it was."""
+    for path in before.keys() & after.keys():
+        if before[path] != after[path]:
+            raise CannotCapture(f"it changes its attribute {path}: make it a buffer")
 
 
 def _refuse_hidden_tensors(structure: Structure, verb: str) -> None:

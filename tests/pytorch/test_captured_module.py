@@ -172,3 +172,24 @@ def test_a_capture_does_not_refuse_functions_of_other_threads() -> None:
         assert pool.submit(Doubled.apply, torch.ones(2)).result().tolist() == [2.0, 2.0]
         with pytest.raises(CannotCapture, match="it calls Doubled"):
             Doubled.apply(torch.ones(2))
+
+
+class Warming(nn.Module):
+    """A module that counts its calls in a Python number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * min(1.0, self.calls / 4)
+
+
+def test_a_module_that_counts_its_calls_runs_in_torch() -> None:
+    module = nn.Sequential(Warming())
+    captured = Module(module)
+    with pytest.warns(FallbackWarning, match="it changes its attribute 0.calls: make it a buffer"):
+        first = captured(torch.ones(1))
+    found = [first, *(captured(torch.ones(1)) for _ in range(4))]
+    assert torch.cat(found).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]
