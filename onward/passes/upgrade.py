@@ -22,7 +22,12 @@ ADAPTERS = opsets_1_to_7.adapter | attributes_to_inputs.adapter | changed_operat
 
 def upgrade_opset(model: ir.Model) -> ir.Model:
     """Rewrite each node from its opset (`node.version`, else the model's) to the newest known."""
-    opset, target = model.opset_imports[""], newest_opset()
+    return upgrade_to(model, newest_opset())
+
+
+def upgrade_to(model: ir.Model, target: int) -> ir.Model:
+    """Rewrite each node from its opset (`node.version`, else the model's) to opset `target`."""
+    opset = model.opset_imports[""]
     stale = [node for node in nodes_of(model) if node.domain == "" and _is_stale(node, opset)]
     adapted = any(_is_adapted(node.op_type, node.version or opset) for node in stale)
     if adapted and all(node.version in (None, opset) for node in stale):

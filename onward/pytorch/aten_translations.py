@@ -63,13 +63,28 @@ def _affine(x: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
     return ones if weight is None else weight, zeros if bias is None else bias
 
 
-def _embedding(weight: Any, indices: Any, padding_idx: int = -1, *_: Any, **__: Any) -> Any:
+def _embedding(
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
     """weight[indices]; rows of the padding index get no gradient"""
+    _refuse_other_gradients("nn.Embedding", scale_grad_by_freq, sparse)
     rows = op.Gather(weight, indices)
     if padding_idx < 0:
         return rows
     is_padding = op.Unsqueeze(op.Equal(indices, op.CastLike(padding_idx, indices)), [-1])
     return op.Where(is_padding, stop_gradient(rows), rows)
+
+
+def _refuse_other_gradients(layer: str, scale_grad_by_freq: bool, sparse: bool) -> None:
+    """Refuse a table whose gradient is not the dense sum over the indices."""
+    if torch.is_grad_enabled() and scale_grad_by_freq:
+        raise CannotCapture(f"{layer} with scale_grad_by_freq has a gradient of its own")
+    if torch.is_grad_enabled() and sparse:
+        raise CannotCapture(f"{layer} with sparse=True has a sparse gradient")
 
 
 def _multinomial(x: Any, num_samples: int, replacement: bool = False, generator: Any = None) -> Any:
@@ -100,6 +115,7 @@ def _embedding_bag(
 
     Rows of padding_idx are left out, of the count, too.
     """
+    _refuse_other_gradients("nn.EmbeddingBag", scale_grad_by_freq, sparse)
     if mode == 2:
         raise CannotCapture("nn.EmbeddingBag of mode 'max' has no ONNX operators")
     count = op.Reshape(op.Size(indices), [1])

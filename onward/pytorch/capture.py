@@ -42,6 +42,7 @@ from onward.pytorch.translate import is_made_by_trace, translate
 Tensor = torch.Tensor
 Axes = Sequence[Sequence[int]]  # of each tensor: the axes whose size may change
 _PREFIX = "module."  # of the wrapped module's names in the traced one
+_NO_TRACE = "found a fake tensor in the exported program constant"  # what torch says of .data
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ class _FlatCall(nn.Module):
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
+        before = _constants(self.module)
         found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
+        _refuse_changes(before, _constants(self.module))
         results, structure = flatten(found)
         self.traced.structure, self.traced.names = structure, tensor_names(found)
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in structure.leaves):
@@ -142,6 +145,23 @@ class _FlatCall(nn.Module):
         if not results:
             raise UnsupportedData("it returns no tensor")
         return results
+
+
+def _constants(module: nn.Module) -> dict[str, Any]:
+    """The numbers, flags and texts among the attributes of a module and its submodules, by path."""
+    return {
+        f"{path}.{name}".removeprefix("."): value
+        for path, each in module.named_modules()
+        for name, value in vars(each).items()
+        if type(value) in (bool, int, float, str)
+    }
+
+
+def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse a forward that changes a constant: a program would keep what it was."""
+    for path in before.keys() & after.keys():
+        if before[path] != after[path]:
+            raise CannotCapture(f"it changes its attribute {path}: make it a buffer")
 
 
 def _refuse_hidden_tensors(structure: Structure, verb: str) -> None:
@@ -240,6 +260,9 @@ class _Reader:
             elif spec.kind == signatures.OutputKind.USER_INPUT_MUTATION:
                 kept[name] = values[name]
                 changes[name] = self._of_call[str(spec.target)]
+            elif spec.kind == signatures.OutputKind.PARAMETER_MUTATION:
+                target = str(spec.target).removeprefix(_PREFIX)
+                raise CannotCapture(f"it changes a parameter, {target}: make it a buffer")
             else:
                 raise CannotCapture(f"torch.export returns {spec.kind.name.lower()}")
         self._model.graph.outputs[:] = list(kept.values())
@@ -308,5 +331,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
+    if _NO_TRACE in str(error):
+        return "torch.export cannot trace it, such as .data of a tensor: use .detach()"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -37,6 +39,9 @@ from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
 
 Tensor = torch.Tensor
+# torch.export keeps its state in globals, and puts tensors without data into the module it traces:
+# calls of other threads read a module's tensors before or after that
+ONE_CAPTURE = threading.RLock()
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
 _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 _kind = attrgetter("dtype", "device", "requires_grad")
@@ -90,6 +95,12 @@ class CapturedModule:
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with ONE_CAPTURE:
+            run = self._choose(args, kwargs)
+        return run()
+
+    def _choose(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+        """What runs a call: a program, which is captured if there is none, or PyTorch."""
         self.last = None
         self._find_forward()
         call, structure = flatten((args, kwargs))
@@ -98,37 +109,48 @@ class CapturedModule:
             self.forget()  # another submodule may compute something else
         tensors = self._contents.tensors()
         held = [*tensors.values(), *call]
+        in_torch = partial(self._run_in_torch, args, kwargs)
         if not _are_plain(held):  # DTensors, fake tensors
             if not _are_plain(call) or not _are_sharded(tensors.values()):
-                return self._forward(*args, **kwargs)
+                return partial(self._forward, *args, **kwargs)
             if _SHARDED not in self.reasons:
                 self._fall_back(_SHARDED, Sharded("parameters of its submodules are sharded"))
-            return self._run_in_torch(args, kwargs)
+            return in_torch
         if held and held[0].device.type == "meta":
-            return self._forward(*args, **kwargs)
+            return partial(self._forward, *args, **kwargs)
         state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
-        group = self.groups.get(key, ())
-        for program in group:
-            if program.guards.accept(call):
-                return self._run(program, tensors, call)
+        program = self._find_program(key, call)
+        if program is not None:
+            return partial(self._run, program, tensors, call)
         kind = (structure.kind(), *state)
         if key in self.reasons or self._is_crowded(kind):
-            return self._run_in_torch(args, kwargs)
+            return in_torch
         try:
-            program = self._capture(group, args, kwargs, call, tensors)
+            program = self._capture(self.groups.get(key, ()), args, kwargs, call, tensors)
         except CannotCapture as reason:
             self._fall_back(key, reason)
-            try:
-                found = self._run_in_torch(args, kwargs)
-            except BaseException:  # the call itself is wrong: the next one may be captured
-                del self.reasons[key]
-                raise
-            self._attempts[kind] += 1
-            return found
+            return partial(self._run_first_in_torch, key, kind, args, kwargs)
         self._attempts[kind] += 1
         self.groups.setdefault(key, []).append(program)
-        return self._run(program, tensors, call)
+        return partial(self._run, program, tensors, call)
+
+    def _run_first_in_torch(
+        self, key: Any, kind: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run a call that could not be captured, and forget the reason if it is wrong itself."""
+        try:
+            found = self._run_in_torch(args, kwargs)
+        except BaseException:  # the next one may be captured
+            self.reasons.pop(key, None)
+            raise
+        self._attempts[kind] += 1
+        return found
+
+    def _find_program(self, key: Any, call: Sequence[Tensor]) -> CapturedProgram | None:
+        """The program of this kind of call that takes these sizes."""
+        group = self.groups.get(key, ())
+        return next((program for program in group if program.guards.accept(call)), None)
 
     def _is_crowded(self, kind: Any) -> bool:
         """Whether calls that differ only in sizes and constants were captured often enough."""
@@ -335,4 +357,4 @@ def _changed_axes(group: Sequence[CapturedProgram], i: int, tensor: Tensor) -> l
     return sorted(axes)
 
 
-__all__ = ["Axes", "CapturedModule"]
+__all__ = ["ONE_CAPTURE", "Axes", "CapturedModule"]

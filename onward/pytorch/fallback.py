@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.nn.modules._functions import BackwardHookFunction
@@ -86,15 +87,20 @@ def refuse_custom_gradients() -> Iterator[None]:
     """
     function: Any = torch.autograd.Function
     apply, recompute = function.__dict__["apply"], checkpointing.__dict__[_RECOMPUTE]
+    thread = threading.get_ident()  # others go on as usual
 
     def refuse_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return apply.__get__(None, cls)(*args, **kwargs)
         if cls is _REENTRANT:
             raise Checkpointed(_CHECKPOINT)
         if cls.__module__.startswith("torch.") and cls is not BackwardHookFunction:
             return apply.__get__(None, cls)(*args, **kwargs)  # torch's own, which it can trace
         raise CustomFunction(f"it calls {cls.__qualname__}, a torch.autograd.Function")
 
-    def refuse_checkpoint(*_: Any, **__: Any) -> NoReturn:
+    def refuse_checkpoint(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return recompute(*args, **kwargs)
         raise Checkpointed(_CHECKPOINT)
 
     function.apply = classmethod(refuse_apply)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from onward.errors import OptionError, OptionTypeError
-from onward.pytorch.captured_module import CapturedModule
+from onward.pytorch.captured_module import ONE_CAPTURE, CapturedModule
 from onward.pytorch.captured_program import CapturedProgram
 from onward.pytorch.module_options import ModuleOptions
 
@@ -210,8 +210,7 @@ for _name in _DELEGATED:
 
 
 def _forward(wrapper: Module, *args: Any, **kwargs: Any) -> Any:
-    # other compilers trace through it
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if torch.compiler.is_dynamo_compiling() or _is_traced():  # other compilers trace through it
         return wrapper._wrapped.forward(*args, **kwargs)
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise OptionError(
@@ -219,3 +218,9 @@ def _forward(wrapper: Module, *args: Any, **kwargs: Any) -> Any:
             "transform the module that it wraps: module.module"
         )
     return wrapper._run(*args, **kwargs)
+
+
+def _is_traced() -> bool:
+    """Whether a trace of this thread is under way; captures of other threads are waited for."""
+    with ONE_CAPTURE:
+        return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None

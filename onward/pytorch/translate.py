@@ -17,6 +17,7 @@ from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
 from onward.gradients.stop_gradient import mark_identities
 from onward.message_text import first_line
+from onward.passes.upgrade import upgrade_to
 from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
@@ -49,13 +50,14 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
             stack.enter_context(torch.autocast(device, enabled=False))
         graph = functional.graph_module
         _replace_views(graph)
-        _fx_passes.insert_type_promotion_nodes(graph)
-        functional._graph_module = _fx_passes.remove_assertion_nodes(graph)
         try:
+            _fx_passes.insert_type_promotion_nodes(graph)
+            functional._graph_module = _fx_passes.remove_assertion_nodes(graph)
             model = _core._exported_program_to_onnx_program(functional, registry=registry).model
         except Exception as error:
             raise CannotCapture(_missing(error)) from error
     model.opset_imports[""] = _OPSET  # torch's exporter takes the version of the first node
+    upgrade_to(model, _OPSET)  # its nodes have versions of their own, such as DFT of 17
     for function in model.functions.values():
         function.opset_imports[""] = _OPSET
     _keep_constants(model, signature, constants)

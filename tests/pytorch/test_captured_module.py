@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onward.pytorch.fallback import FallbackWarning
+from onward.pytorch.fallback import CannotCapture, FallbackWarning, refuse_custom_gradients
 from onward.pytorch.module import Module
 from tests.pytorch.eager import Calls, assert_as_eager
 
@@ -135,3 +136,60 @@ def test_zeros_of_both_signs_and_nan_are_constants() -> None:
     assert [module(x, 0.0).item(), module(x, -0.0).item()] == [math.inf, -math.inf]
     assert all(math.isnan(module(x, math.nan).item()) for _ in range(2))
     assert len(module.programs) == 3
+
+
+@pytest.mark.integration
+def test_threads_may_capture_at_the_same_time() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    captured = Module(module, {"fallback": "forbid"})
+    inputs = [torch.randn(3 + i % 2, 4, requires_grad=True) for i in range(6)]
+
+    def gradient(x: Tensor) -> Tensor:
+        return torch.autograd.grad(captured(x).square().sum(), x)[0]
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(gradient, inputs))
+    for x, dx in zip(inputs, found):
+        torch.testing.assert_close(dx, torch.autograd.grad(module(x).square().sum(), x)[0])
+    assert len(captured.programs) == 2  # for the first sizes, and for all others
+
+
+class Doubled(torch.autograd.Function):
+    """2 x, with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return 2 * dy
+
+
+def test_a_capture_does_not_refuse_functions_of_other_threads() -> None:
+    with ThreadPoolExecutor(1) as pool, refuse_custom_gradients():
+        assert pool.submit(Doubled.apply, torch.ones(2)).result().tolist() == [2.0, 2.0]
+        with pytest.raises(CannotCapture, match="it calls Doubled"):
+            Doubled.apply(torch.ones(2))
+
+
+class Warming(nn.Module):
+    """A module that counts its calls in a Python number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * min(1.0, self.calls / 4)
+
+
+def test_a_module_that_counts_its_calls_runs_in_torch() -> None:
+    module = nn.Sequential(Warming())
+    captured = Module(module)
+    with pytest.warns(FallbackWarning, match="it changes its attribute 0.calls: make it a buffer"):
+        first = captured(torch.ones(1))
+    found = [first, *(captured(torch.ones(1)) for _ in range(4))]
+    assert torch.cat(found).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]
