@@ -9,8 +9,9 @@ few bits. smollm2: a language model at 5.5 bits a weight or fewer. prune: half o
 
 Every compression runs in a process of its own, peers in an environment of their own (made under
 build/ unless --peers-python names one). All results of a model are then timed in turns in one
-process, on one thread, by CPU time, on stock onnxruntime (and OpenVINO where a case says so); what
-their outputs lost is measured on data that no one has calibrated with.
+process, on one thread, by CPU time, on stock onnxruntime; what their outputs lost is measured on
+data that no one has calibrated with. A language model is timed for one token and for a prompt of
+128, too, on onnxruntime and on OpenVINO, against float32 on onnxruntime.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ from rich.table import Table
 from onward.compress.calibration import Calibration
 from onward.compress.quality import Judge
 from onward.compress.timing import time_in_turns
+from onward.errors import OnwardError
 from onward.sessions.feed_files import inputs_of
 from onward.sessions.inference import InferenceSession
 
 HERE = Path(__file__).parent
 NOTHING_HELPS = 1  # the exit code of onward quantize
 LIMIT = 1200  # seconds that one compression may take
+LENGTHS = {"smollm2": {"one token": 1, "prompt": 128}}  # tokens that are timed in addition
+ENGINES = ("cpu", "openvino")  # and what runs them
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ def _measure_model(
                 _compress(peer, [python, script, peer, str(original), feeds, str(out)], out)
             )
         _time(rows, model, given.seconds)
+        _time_lengths(rows, model, given.seconds)
         _rate(rows, model)
         for row in rows:
             row |= {"case": name, "model": model}
@@ -189,6 +194,31 @@ def _time(rows: list[dict[str, Any]], model: str, seconds: float) -> None:
                 row["error"] = f"does not run: {str(error).splitlines()[0][:150]}"
     for engine, taken in time_in_turns(ready, feeds, seconds=seconds).items():
         next(row for row in rows if row["engine"] == engine)["seconds"] = taken
+
+
+def _time_lengths(rows: list[dict[str, Any]], model: str, seconds: float) -> None:
+    """The speed at other numbers of tokens on each engine: that of float32 on onnxruntime is 1."""
+    for name, length in LENGTHS.get(model, {}).items():
+        feeds = {key: array[:1, :length] for key, array in models.test_data(model).items()}
+        ready: dict[str, Path] = {}
+        for row in rows:
+            for engine in ENGINES if "seconds" in row else ():
+                if _runs(row["file"], feeds, engine):
+                    ready[f"{row['engine']} on {engine}"] = row["file"]
+        providers = {each: [each.rpartition(" ")[2]] for each in ready}
+        times = time_in_turns(ready, feeds, providers=providers, seconds=seconds)
+        for row in rows:
+            mine = {each: times.get(f"{row['engine']} on {each}") for each in ENGINES}
+            first = times["float32 on cpu"]
+            row[name] = {each: first / taken for each, taken in mine.items() if taken}
+
+
+def _runs(file: Path, feeds: dict[str, Any], engine: str) -> bool:
+    try:
+        InferenceSession(file, providers=[engine]).run(None, feeds)
+    except OnwardError:
+        return False
+    return True
 
 
 def _timed_feeds(model: str) -> dict[str, Any]:
@@ -263,7 +293,9 @@ def _size(file: Path) -> int:
 
 def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(title=title)
-    for column in ("", "file", "speed", "similarity", "error", "agreement", "metric", "took", ""):
+    for column in (
+        "", "file", "speed", "similarity", "error", "agreement", "metric", "took", "lengths", "",
+    ):  # fmt: skip
         table.add_column(column)
     for row in rows:
         table.add_row(
@@ -273,11 +305,18 @@ def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
                 for key, form in (
                     ("ratio", "{:.3f}"), ("speedup", "{:.2f}x"), ("similarity", "{:.4f}"),
                     ("error_share", "{:.2%}"), ("agreement", "{:.1%}"), ("metric", "{:.4f}"),
-                    ("compress_s", "{:.0f} s"), ("error", "{}"),
+                    ("compress_s", "{:.0f} s"),
                 )
             ),
+            "; ".join(_show_length(row, name) for name in LENGTHS.get(row["model"], ())),
+            row.get("error", ""),
         )  # fmt: skip
     console.print(table)
+
+
+def _show_length(row: dict[str, Any], name: str) -> str:
+    speeds = ", ".join(f"{engine} {speed:.2f}x" for engine, speed in row.get(name, {}).items())
+    return f"{name}: {speeds}"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 
 import onward
+from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import (
     MemoryLimitExceeded,
     NodeFailed,
@@ -20,6 +21,7 @@ from onward.errors import (
     ProviderError,
     UnsupportedModel,
 )
+from onward.graph.builder import OpBuilder
 from onward.providers.openvino.executable import OpenVINOExecutable
 from onward.providers.openvino.provider import OpenVINOProvider
 from tests.models import mlp, sandwich, serialized
@@ -171,6 +173,27 @@ def test_node_with_exact_integers_is_supported(graph: str) -> None:
     x = numbers.astype(np.int32 if "int32[n] x" in graph else np.int64)
     [y] = alone(model).run(None, {"x": x})
     np.testing.assert_array_equal(y, stock(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize("low", [-1.0, -0.2])  # the second: blocks with zeros
+def test_product_reads_constant_weights_of_4_bits(low: float) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.uniform(low, 1, (64, 48)).astype(np.float32)
+    op = OpBuilder(opset=21)
+    x = op.input("x", "float32", ("batch", 64))
+    quantizer = WeightQuantizer(op.model(y=op.MatMul(x, op.initializer("w", w))), method="rtn")
+    model = quantizer.write(quantizer.plan)
+    assert ("zeros" in str(sorted(model.graph.initializers))) == (low == -0.2)
+    feeds = {"x": rng.normal(size=(3, 64)).astype(np.float32)}
+    [found] = alone(model).run(None, feeds)
+    [expected] = onward.InferenceSession(model, providers=["reference"]).run(None, feeds)
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_fed_weights_of_4_bits_are_refused() -> None:
+    graph = "g (int4[4] w) => (float[4] y) <float s = {0.5}> { y = DequantizeLinear(w, s) }"
+    with pytest.raises(UnsupportedModel, match=r"no provider runs ai\.onnx::DequantizeLinear"):
+        alone(parsed(graph))
 
 
 def test_int64_of_more_than_32_bits_raises() -> None:

@@ -22,6 +22,7 @@ _TAKEN = {
 }  # fmt: skip
 _NARROW = {_T.INT8, _T.UINT8, _T.INT16, _T.UINT16}
 _WIDE = {_T.INT32, _T.INT64}
+_PACKED = {_T.INT4, _T.UINT4}
 _FLOATS = {_T.FLOAT, _T.FLOAT16}
 _EXACT = 2**24  # whole numbers up to here are exact in float32
 
@@ -112,7 +113,7 @@ def _types(node: ir.Node) -> str | None:
             continue
         if not isinstance(value.type, ir.TensorType):
             return f"it takes tensors only, not {value.type}"
-        if value.dtype not in _TAKEN:
+        if value.dtype not in _TAKEN and not _is_stored_weight(node, value):
             return (
                 f"{value.dtype.name} would be computed in another type"
                 if value.dtype
@@ -123,6 +124,12 @@ def _types(node: ir.Node) -> str | None:
             if numbers.size and not _is_int32(numbers):
                 return f"{value.name!r} has integers of more than 32 bits"
     return None
+
+
+def _is_stored_weight(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a value is a constant of 4 bits that becomes float: products read it packed."""
+    is_constant = value.const_value is not None and not value.is_graph_input()
+    return node.op_type == "DequantizeLinear" and is_constant and value.dtype in _PACKED
 
 
 def _only_becomes_float(node: ir.Node) -> str | None:

@@ -34,7 +34,10 @@ _USUAL = (
     WeightFormat(4, 128, "symmetric"),
     WeightFormat(4, 64, "symmetric"),
     WeightFormat(4, 32, "symmetric"),
+    WeightFormat(4, 32, "zeros"),
     WeightFormat(4, 32, "offsets"),
+    WeightFormat(4, 16, "symmetric"),
+    WeightFormat(4, 16, "zeros"),
     WeightFormat(8, 128, "symmetric"),
     WeightFormat(8, 32, "symmetric"),
 )
@@ -93,6 +96,8 @@ def _rate(
             continue
         if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue
+        if choice.scheme == "zeros" and not each.allows_zeros(choice.bits, choice.block):
+            continue
         blocks = round_weights(rows, *choice, importance=importance)
         error = relative_error(rows, blocks, importance)
         options.append(Option(choice, _nbytes(each, choice), error))
@@ -107,4 +112,5 @@ def _nbytes(each: WeightMatrix, choice: WeightFormat) -> int:
     if choice.scheme == "offsets":
         more = 2 * padded_sums(blocks, choice.block)
         size, blocks = size + more, blocks + more // choice.block
-    return -(-rows * size * choice.bits // 8) + 2 * rows * blocks
+    zeros = -(-rows * blocks * choice.bits // 8) if choice.scheme == "zeros" else 0
+    return -(-rows * size * choice.bits // 8) + 2 * rows * blocks + zeros

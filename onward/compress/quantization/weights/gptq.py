@@ -14,6 +14,8 @@ from onward.compress.quantization.weights.scales import BlockGrid, find_grid, jo
 
 _DAMPING = 0.01  # of the mean of H's diagonal
 _INPUTS = 128  # inputs whose errors are passed on at once to those behind them
+_WEIGHTS = 1 << 21  # weights that are rounded at a time
+_LEAST_ROWS = 256  # rows that are rounded at a time
 
 
 def round_by_gptq(w: Array, factor: Array, bits: int, block: int, scheme: str) -> Blocks:
@@ -24,7 +26,18 @@ def round_by_gptq(w: Array, factor: Array, bits: int, block: int, scheme: str) -
         factor: `invert_factor` of X^T X, the moments of the layer's inputs
         bits, block, scheme: see Blocks
     """
-    rest = np.array(w.T, np.float32, order="C")  # a copy, (inputs, outputs)
+    step = max(_LEAST_ROWS, _WEIGHTS // max(w.shape[1], 1))
+    starts = range(0, len(w), step)  # no row depends on another one
+    parts = [_round_rows(w[k : k + step], factor, bits, block, scheme) for k in starts]
+    codes = np.concatenate([codes for codes, _ in parts])
+    return join_grids([grid for _, grid in parts], codes, block)
+
+
+def _round_rows(
+    w: Array, factor: Array, bits: int, block: int, scheme: str
+) -> tuple[Array, BlockGrid]:
+    """The codes of some rows, (rows, inputs), and the grids of their blocks."""
+    rest = np.array(w.T, np.float32, order="C")  # a copy, (inputs, rows)
     size = len(rest)
     importance = (1 / np.diag(factor) ** 2).astype(np.float32)
     codes = np.empty(rest.shape, np.uint8)
@@ -44,7 +57,7 @@ def round_by_gptq(w: Array, factor: Array, bits: int, block: int, scheme: str) -
             errors[k - start] = error
             rest[k + 1 : end] -= factor[k, k + 1 : end, None] * error
         rest[end:] -= factor[start:end, end:].T @ errors
-    return join_grids([_stack(grids)], np.ascontiguousarray(codes.T), block)
+    return np.ascontiguousarray(codes.T), _stack(grids)
 
 
 def invert_factor(moments: Array) -> Array:

@@ -61,7 +61,7 @@ class MeasuredInputs:
         else:
             squares = measure_squares(self._model, sizes, self._calibration)
         return {
-            each: Inputs(squares=_add([squares[name] for name in found]))
+            each: _inputs_of(each, Inputs(squares=_add([squares[name] for name in found])))
             for each, found in names.items()
             if found
         }
@@ -85,12 +85,17 @@ class MeasuredInputs:
                     these = tuple(name for name in found if name in moments)
                     if these not in known:
                         known[these] = Inputs(moments=_add([moments[name] for name in these]))
-                    ready[each] = known[these]
+                    ready[each] = _inputs_of(each, known[these])
             yield ready
 
     def forget(self) -> None:
         """Release the moments that were kept."""
         self._kept = {}
+
+
+def _inputs_of(each: WeightMatrix, products: Inputs) -> Inputs:
+    """The inputs of a weight, given those of its products."""
+    return products.with_lookups() if each.is_table else products
 
 
 def _add(arrays: Sequence[Array]) -> Array:

@@ -208,7 +208,7 @@ class WeightQuantizer:
         alike: dict[tuple[Inputs, int, int, str], list[WeightMatrix]] = {}
         for each, known in inputs.items():
             form = formats[each]
-            if form.method == "awq" and len(self._inputs.names(each)) == 1:
+            if form.method == "awq" and not each.is_table and len(self._inputs.names(each)) == 1:
                 key = known, form.bits, form.block, self._scheme(each, form)
                 alike.setdefault(key, []).append(each)
         found: dict[WeightMatrix, Array] = {}
@@ -247,7 +247,7 @@ class WeightQuantizer:
                     format.block,
                     offsets=format.method != "awq" and each.allows_offsets(format.block),
                 )
-                if each.kind == "linear" and not each.is_shared
+                if each.allows_zeros(format.bits, format.block)
                 else "symmetric"
             )
         return self._schemes[key]
@@ -259,14 +259,14 @@ class WeightQuantizer:
         needing = [
             each
             for each in formats
-            if self._needs_moments(each, formats[each]) and self._inputs.names(each)
+            if self._inputs.names(each) and self._needs_moments(each, formats[each])
         ]
         yield [each for each in formats if each not in needing], {}
         for ready in self._inputs.moments(needing):
             yield list(ready), ready
 
     def _needs_moments(self, each: WeightMatrix, format: NodeFormat) -> bool:
-        if not self._inputs.can_measure or each.kind != "linear" or format.method in ("rtn", "mse"):
+        if not self._inputs.can_measure or format.method in ("rtn", "mse"):
             return False
         if self._method == "auto" and format.bits == 8:
             return False  # what is left to gain is not worth a run of the float model

@@ -36,6 +36,17 @@ class Inputs:
         squares = self.squares if self.moments is None else np.diag(self.moments)
         return Inputs(None if squares is None else squares / factors**2)
 
+    def with_lookups(self) -> Inputs:
+        """What is known if rows of the weight are looked up, too.
+
+        Whatever follows a lookup reads all of its numbers: each counts as one more input, of the
+        mean square of those that are multiplied.
+        """
+        if self.moments is not None:
+            mean = np.diag(self.moments).mean()
+            return Inputs(moments=self.moments + mean * np.eye(len(self.moments), dtype=np.float32))
+        return Inputs(None if self.squares is None else self.squares + self.squares.mean())
+
     @functools.cached_property
     def factor(self) -> Array:
         """What GPTQ needs of the moments; layers with the same inputs share it."""

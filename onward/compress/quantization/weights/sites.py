@@ -82,6 +82,12 @@ class WeightMatrix:
         plain = self.kind == "linear" and all(site.data is not None for site in self.sites)
         return plain and self.shape[1] % block == 0 and not self.is_shared
 
+    def allows_zeros(self, bits: int, block: int) -> bool:
+        """Whether each block may have a zero of its own: those of a looked-up row fill bytes."""
+        if self.is_shared:
+            return self.shape[1] // block * bits % 8 == 0
+        return self.kind == "linear"
+
     def matrix(self) -> Array:
         """The weights, (outputs, inputs): a view of the model's tensor where possible."""
         assert self.weight.const_value is not None

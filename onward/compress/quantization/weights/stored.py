@@ -63,8 +63,10 @@ def store(blocks: Blocks, layout: str) -> Stored:
         tensor: ir.TensorProtocol = ir.tensor(kept)
     else:
         tensor = _codes(codes.T if turn else codes, bits, signed=blocks.zeros is None)
-    zeros = None
-    if blocks.zeros is not None:
+    zeros: ir.TensorProtocol | None = None
+    if blocks.zeros is not None and layout == "bytes":
+        zeros = ir.tensor(pack(blocks.zeros, bits).reshape(shape[0], -1))
+    elif blocks.zeros is not None:
         zeros = _codes(blocks.zeros.T if turn else blocks.zeros, bits, signed=False)
     return Stored(
         bits=bits,

@@ -95,23 +95,35 @@ class WeightWriter:
         indices = self._one_axis(node, given)
         table = self._tensor(site, graph, "bytes", stored.codes)
         found = self._add(node, "Gather", [table, indices], {"axis": 0})
-        if bits == 8:
-            wide = self._add(node, "Cast", [found], {"to": site.dtype})
-            numbers = self._add(node, "Sub", [wide, self._constant(np.array(128), site.dtype)])
-        else:
-            place = self._add(node, "Cast", [found], {"to": ir.DataType.INT32})
-            codes = np.arange(256, dtype=np.uint8)
-            signed = unpack(codes, bits, 2048).reshape(256, -1).astype(np.int64) - (1 << bits - 1)
-            meaning = self._constant(signed, site.dtype)
-            numbers = self._add(node, "Gather", [meaning, place], {"axis": 0})
+        numbers = self._read_codes(node, found, bits, site.dtype)
         held = self._tensor(site, graph, "scales", stored.scales)
         scales = self._add(node, "Gather", [held, indices], {"axis": 0})
         if stored.scales.dtype != site.dtype:
             scales = self._add(node, "Cast", [scales], {"to": site.dtype})
         axes = self._numbers(np.array([-1] if bits == 8 else [-2, -1]))
+        if stored.zeros is not None:
+            packed = self._tensor(site, graph, "zeros", stored.zeros)
+            some = self._add(node, "Gather", [packed, indices], {"axis": 0})
+            shape = self._add(node, "Shape", [scales])
+            signed = self._read_codes(node, some, bits, site.dtype)
+            zeros = self._add(node, "Reshape", [signed, shape])
+            wide = self._add(node, "Unsqueeze", [zeros, axes])
+            numbers = self._add(node, "Sub", [numbers, wide])
         scales = self._add(node, "Unsqueeze", [scales, axes])
         product = self._add(node, "Mul", [numbers, scales])
         self._replace(node, self._flatten(node, product, given, stored.shape[1]))
+
+    def _read_codes(
+        self, node: ir.Node, found: ir.Value, bits: int, dtype: ir.DataType
+    ) -> ir.Value:
+        """The codes in bytes, less their middle, along one more axis where a byte has several."""
+        if bits == 8:
+            wide = self._add(node, "Cast", [found], {"to": dtype})
+            return self._add(node, "Sub", [wide, self._constant(np.array(128), dtype)])
+        place = self._add(node, "Cast", [found], {"to": ir.DataType.INT32})
+        codes = np.arange(256, dtype=np.uint8)
+        signed = unpack(codes, bits, 2048).reshape(256, -1).astype(np.int64) - (1 << bits - 1)
+        return self._add(node, "Gather", [self._constant(signed, dtype), place], {"axis": 0})
 
     def _one_axis(self, node: ir.Node, indices: ir.Value) -> ir.Value:
         """Computed indices in one axis: else the size of the product of constants is unknown."""
@@ -137,10 +149,10 @@ class WeightWriter:
         }  # fmt: skip
         table = self._tensor(site, graph, "bytes", stored.codes)
         scales = self._floats(site, node, graph, "scales", stored.scales)
-        y = self._add(
-            node, "MatMulNBits", [node.inputs[0], table, scales], attributes,
-            domain=CONTRIB, like=node.outputs[0],
-        )  # fmt: skip
+        inputs = [node.inputs[0], table, scales]
+        if stored.zeros is not None:
+            inputs.append(self._tensor(site, graph, "zeros", stored.zeros))
+        y = self._add(node, "MatMulNBits", inputs, attributes, domain=CONTRIB, like=node.outputs[0])
         self._model.opset_imports[CONTRIB] = 1
         if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
             y = self._add(node, "Add", [y, node.inputs[2]], like=node.outputs[0])

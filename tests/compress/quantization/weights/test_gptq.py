@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onward.compress.quantization.weights import gptq
 from onward.compress.quantization.weights.gptq import invert_factor, round_by_gptq
 from onward.compress.quantization.weights.rounding import Inputs, round_matrix
 from onward.compress.quantization.weights.scales import round_weights
@@ -31,6 +32,18 @@ def test_gptq_leaves_the_given_weights_alone() -> None:
     before = w.copy()
     round_by_gptq(w, invert_factor(np.eye(32)), 4, 32, "symmetric")
     assert (w == before).all()
+
+
+def test_rows_that_are_rounded_in_parts_get_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(40, 64)).astype(np.float32), rng.normal(size=(200, 64))
+    factor = invert_factor(x.T @ x)
+    whole = round_by_gptq(w, factor, 4, 32, "zeros")
+    monkeypatch.setattr(gptq, "_WEIGHTS", 1)
+    monkeypatch.setattr(gptq, "_LEAST_ROWS", 16)
+    parts = round_by_gptq(w, factor, 4, 32, "zeros")
+    np.testing.assert_array_equal(parts.codes, whole.codes)
+    np.testing.assert_allclose(parts.widen(), whole.widen(), rtol=1e-6)
 
 
 def test_the_factor_is_that_of_the_inverse() -> None:
