@@ -14,6 +14,7 @@ from onward.compress.quantization.fusion_check import (
     is_widened_at_load,
 )
 from onward.compress.quantization.half.quantizer import HalfQuantizer
+from onward.providers.defect import ARM, architecture
 from onward.sessions.inference import InferenceSession
 from tests.compress.quantization.conftest import count_operators
 from tests.compress.quantization.simple_quantizer import SimpleQuantizer
@@ -54,6 +55,8 @@ def test_weights_that_are_stored_in_16_bits_are_widened_when_a_model_is_loaded(
         assert is_widened_at_load(stored.write(stored.plan), stored.plan, CPU)
         assert not is_widened_at_load(model, stored.plan, "OpenVINOExecutionProvider")
     computed = HalfQuantizer(model, None, store_only=False)
-    assert not is_widened_at_load(computed.write(computed.plan), computed.plan, CPU)
+    has_kernels = architecture() == ARM  # onnxruntime computes in 16 bits there
+    widened = is_widened_at_load(computed.write(computed.plan), computed.plan, CPU)
+    assert widened is not has_kernels
     integers = make(model, rows)
     assert not is_widened_at_load(integers.write(integers.plan), integers.plan, CPU)
