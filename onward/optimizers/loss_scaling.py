@@ -14,6 +14,8 @@ from onward.settings import above, check_fields, float32_above_0, integer, numbe
 
 State = dict[str, float | int]
 
+_LARGEST = 2.0**126  # the inverse of a larger scale is denormal, which is 0 on x86 while training
+
 
 class Arithmetic(NamedTuple):
     """What the rule of a loss scale needs, for Python's numbers or for tensors of an engine."""
@@ -30,7 +32,7 @@ class DynamicLossScale:
 
     Attributes:
         initial: the scale of the first step
-        growth: the factor after good steps
+        growth: the factor after good steps, up to 2**126
         backoff: the factor after a step with infinite or NaN gradients
         interval: how many good steps in a row before the scale grows
 
@@ -73,7 +75,7 @@ class DynamicLossScale:
         good = good_steps + 1
         is_due = good >= self.interval
         grown = by.to_float32(scale * self.growth)
-        grown = by.where(grown < math.inf, grown, scale)
+        grown = by.where(grown <= _LARGEST, grown, scale)
         kept = by.where(is_due, grown, scale)
         scale = by.where(finite, kept, by.to_float32(scale * self.backoff))
         good = by.where(finite, by.where(is_due, 0, good), 0)

@@ -83,7 +83,9 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bo
     given = {str(size) for value in graph.inputs for size in value.shape or ()}
     outputs = set(graph.outputs)
     for value, shape in declared.items():
-        hints = _drop_repeated([_hint(size, numbers) for size in shape])
+        hints = [_hint(size, numbers) for size in shape]
+        if value in outputs:
+            hints = _drop_repeated(hints)
         if value.shape is None:
             value.shape = ir.Shape(hints)
             learnt = True
@@ -95,7 +97,7 @@ def _take_hints(declared: dict[ir.Value, ir.Shape], graph: ir.Graph, numbers: bo
 
 
 def _drop_repeated(hints: list[int | str | None]) -> list[int | str | None]:
-    """Hints without a name's second place in a shape: torch's older exporter repeats it wrongly."""
+    """Hints without a name's second place: torch's older exporter repeats it in outputs wrongly."""
     known: set[int | str | None] = set()
     kept: list[int | str | None] = []
     for hint in hints:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:Depr
 TORCH = ("TorchExecutionProvider", {"device": "cpu"})
 INDUCTOR = ("InductorExecutionProvider", {"device": "cpu"})
 ORT = "CPUExecutionProvider"
-GROWING = DynamicLossScale(initial=2.0**127, growth=1.7, backoff=0.3, interval=2)
+GROWING = DynamicLossScale(initial=2.0**126, growth=1.7, backoff=0.3, interval=2)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipped": {"clip_norm": 0.05},
@@ -37,9 +37,10 @@ def opened(provider: Any, **options: Any) -> TrainingSession:
 
 
 def feeds_of(count: int) -> list[dict[str, Any]]:
-    """Batches whose gradients overflow at a large scale, one of them at any."""
+    """Batches of which one has gradients that overflow at a large scale, and one at any."""
     found = batches(count)
-    found[3]["x"] = found[3]["x"] * np.float32(np.inf)
+    for i, factor in ((2, 300), (3, np.inf)):
+        found[i]["x"] = found[i]["x"] * np.float32(factor)
     return found
 
 
