@@ -14,7 +14,7 @@ from typing import Any
 
 from torch._inductor import custom_graph_pass
 
-# torch 2.11 takes functions only, and then compiles anew in every process
+# torch 2.11 takes functions only, and then compiles again in every process
 _SchedulerPass: Any = getattr(custom_graph_pass, "CustomSchedulerPass", object)
 
 

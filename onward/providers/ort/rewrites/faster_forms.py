@@ -3,8 +3,9 @@
 `gradient` writes standard operators, for any engine. The forms here compute the same, were measured
 on onnxruntime, and may use operators of com.microsoft. Rules for activations, normalisations
 and matrix products are in `activation_norm_matmul.py`; sums of rows and the cross entropy, which
-look at more than one node, are here. Forms for one kind of processor only are in `x86_forms.py`
-and `blocked_convolutions.py`.
+look at more than one node, are here; long sums, which must be exact, are in `long_sums.py`. Forms
+for one kind of processor only are in `x86_forms.py`, `blocked_convolutions.py` and
+`small_image_convolutions.py`.
 """
 
 from __future__ import annotations
