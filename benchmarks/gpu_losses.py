@@ -8,8 +8,8 @@ scale of 0. `float32` is the largest difference between our losses and eager's i
 ours` and `f64 eager` are the largest differences of both from eager's losses in float64: how far
 rounding alone takes each. `bf16 ours` and `bf16 eager` are the mean distances of the losses in
 bfloat16 (ours by a pass, torch's by autocast) to eager's in float32; `bf16 promoted` is ours with
-sums of both types in float32, the default. Each run has a separate process; several run at the same
-time.
+sums of both types in float32, the default, and `fp8` with products of linear layers in 8 bits, too.
+Each run has a separate process; several run at the same time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def ours(name: str, seed: int, small: bool, device: str, kind: str) -> list[floa
         batches[0][:-1],
         device,
         bf16=kind != "float32",
-        promote=kind == "promoted",
+        promote=kind in ("promoted", "fp8"),
+        products="fp8" if kind == "fp8" else None,
         rate=RATE,
     )
     found = []
@@ -119,8 +120,10 @@ RUNS = {  # by the names that figures have for them
     "ours float32": (ours, "float32"),
     "ours bf16": (ours, "bf16"),
     "ours promoted": (ours, "promoted"),
+    "ours fp8": (ours, "fp8"),
 }
-FIGURES = ("float32", "f64_ours", "f64_eager", "bf16_ours", "bf16_promoted", "bf16_eager")
+NO_LINEAR = ("resnet50",)  # nothing to multiply in 8 bits but the last product, which stays as it is
+FIGURES = ("float32", "f64_ours", "f64_eager", "bf16_ours", "bf16_promoted", "fp8", "bf16_eager")
 
 
 def main() -> None:
@@ -142,7 +145,9 @@ def main() -> None:
     print(f"{'model':12} {'seed':>4} {'last':>8} " + " ".join(f"{title:>13}" for title in titles))
     with ThreadPoolExecutor(given.together) as pool:
         started = {
-            (name, seed): {run: pool.submit(_in_child, name, seed, run, given) for run in RUNS}
+            (name, seed): {
+                run: pool.submit(_in_child, name, seed, run, given) for run in runs_of(name)
+            }
             for name in given.models
             for seed in range(given.seeds)
         }
@@ -151,11 +156,19 @@ def main() -> None:
             rows.append({"model": name, "seed": seed, **figures})
             print(
                 f"{name:12} {seed:4} {figures['last']:8.4f} "
-                + " ".join(f"{figures[figure]:13.2e}" for figure in FIGURES),
+                + " ".join(
+                    f"{figures[figure]:13.2e}" if figure in figures else f"{'-':>13}"
+                    for figure in FIGURES
+                ),
                 flush=True,
             )
     if not given.small:
         print(report.write("gpu_losses", rows, gpu=gpu_training.gpu_name(given.device)))
+
+
+def runs_of(name: str) -> list[str]:
+    """The runs of a model."""
+    return [run for run in RUNS if run != "ours fp8" or name not in NO_LINEAR]
 
 
 def losses_of(name: str, seed: int, run: str, small: bool, device: str) -> list[float]:
@@ -170,7 +183,7 @@ def compare(losses: dict[str, list[float]]) -> dict[str, float]:
     """How far the runs of a model are from each other."""
     wanted, exact = losses["eager float32"], losses["eager float64"]
     found = losses["ours float32"]
-    return {
+    figures = {
         "first": wanted[0],
         "last": wanted[-1],
         "float32": max(_distances(found, wanted)),
@@ -180,6 +193,9 @@ def compare(losses: dict[str, list[float]]) -> dict[str, float]:
         "bf16_promoted": _mean_distance(losses["ours promoted"], wanted),
         "bf16_eager": _mean_distance(losses["eager bf16"], wanted),
     }
+    if "ours fp8" in losses:
+        figures["fp8"] = _mean_distance(losses["ours fp8"], wanted)
+    return figures
 
 
 def _in_child(name: str, seed: int, run: str, given: argparse.Namespace) -> list[float]:

@@ -8,14 +8,14 @@
 
 Ours: the module in float32, exported by torch.onnx, trained by a TrainingSession with
 InductorExecutionProvider and precision bf16 (sums of the residual stream, too, but with --promote
-in float32, as autocast has them): float32 parameters and AdamW's state on the device, the whole
-step recorded as a CUDA graph. Peers: the
-same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile, and its modes
-"reduce-overhead" and "max-autotune" (left out if it has not compiled within --limit seconds).
-Feeds are tensors on the device, the loss is not read. Each
-engine has a separate process: those of a model compile in parallel, then each runs while the others
-wait. Times are medians over rounds of ten steps. Memory is the peak that torch allocated during
-them, or what recorded CUDA graphs hold, whichever is more. Dropout is 0.1, none inside attention.
+in float32, as autocast has them; with --products fp8, linear layers multiply in 8 bits): float32
+parameters and AdamW's state on the device, the whole step recorded as a CUDA graph.
+Peers: the same module in float32 under bfloat16 autocast with fused AdamW: eager, torch.compile,
+and its modes "reduce-overhead" and "max-autotune" (left out if it has not compiled within --limit
+seconds). Feeds are tensors on the device, the loss is not read. Each engine has a separate process:
+those of a model compile in parallel, then each runs while the others wait. Times are medians over
+rounds of ten steps. Memory is the peak that torch allocated during them, or what recorded CUDA
+graphs hold, whichever is more. Dropout is 0.1, none inside attention.
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ def open_session(
     *,
     bf16: bool,
     promote: bool = False,
+    products: str | None = None,
     sparsity: str = "off",
     rate: float = 1e-4,
 ) -> Any:
@@ -142,7 +143,9 @@ def open_session(
         net, tuple(given), dynamo=True, optimize=False, verbose=False, opset_version=23
     )
     assert exported is not None
-    precision = onward.Precision(dtype="bf16", promote=promote, emulated=device == "cpu")
+    precision = onward.Precision(
+        dtype="bf16", promote=promote, products=products, emulated=device == "cpu"
+    )
     return onward.TrainingSession(
         exported.model,
         losses.CrossEntropy(),
@@ -152,11 +155,14 @@ def open_session(
     )
 
 
-def ours(name: str, small: bool, device: str, promote: bool) -> Callable[[], Any]:
+def ours(
+    name: str, small: bool, device: str, promote: bool, products: str | None
+) -> Callable[[], Any]:
     """A step of a TrainingSession."""
     net, (*given, labels) = module(name, small)
     sparsity = "auto" if name in PADDED else "off"
-    session = open_session(name, net, given, device, bf16=True, promote=promote, sparsity=sparsity)
+    chosen = {"promote": promote, "products": products, "sparsity": sparsity}
+    session = open_session(name, net, given, device, bf16=True, **chosen)
     tensors = [x.to(device) for x in (*given, labels)]
     if name in PADDED:  # a data loader has the mask in host memory
         tensors[1] = given[1]
@@ -263,13 +269,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     add_arguments(parser, MODELS, ENGINES)
     parser.add_argument("--promote", action="store_true", help="sums of both types in float32")
+    parser.add_argument("--products", choices=("fp8",), help="the type of linear layers' products")
     if sys.argv[1:2] == ["one"]:
         parser.add_argument("one", nargs=3)
         given = parser.parse_args()
         _, name, engine = given.one
         wanted = {"name": name, "small": given.small, "device": given.device}
         if engine == "ours":
-            make_step = functools.partial(ours, **wanted, promote=given.promote)
+            make_step = functools.partial(
+                ours, **wanted, promote=given.promote, products=given.products
+            )
         else:
             make_step = functools.partial(torch_step, **wanted, engine=engine)
         one(make_step, given.device, given.profile)
@@ -324,7 +333,8 @@ def measure(pairs: Sequence[tuple[str, str]], start: Start, limit: float) -> lis
 def start(name: str, engine: str, given: argparse.Namespace) -> subprocess.Popen[str]:
     """Start an engine in a separate process."""
     command = [str(Path(__file__).resolve()), "one", name, engine, "--device", given.device]
-    return start_child([*command, *["--promote"] * given.promote], given)
+    products = ["--products", given.products] if given.products else []
+    return start_child([*command, *["--promote"] * given.promote, *products], given)
 
 
 def start_child(command: Sequence[str], given: argparse.Namespace) -> subprocess.Popen[str]:

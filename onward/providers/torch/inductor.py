@@ -18,6 +18,8 @@ from onward.providers.torch.joined_kernels import join_only_small
 from onward.providers.torch.kept_order import KeptOrder
 from onward.providers.torch.provider import TorchProvider, configure_torch
 
+_LOG = logging.getLogger("onward")  # of steps: a training session's own level hides warnings
+
 # modes that record CUDA graphs, and the same without
 _CAPTURED: dict[str | None, str | None] = {
     "reduce-overhead": None,
@@ -50,7 +52,7 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
     on_gpu = device.type == "cuda"
 
     def compile_in(
-        mode: str | None, function: Callable[..., Any], **more: Any
+        mode: str | None, log: logging.Logger, function: Callable[..., Any], **more: Any
     ) -> Callable[..., Any]:
         call = torch.compile(function, dynamic=given.get("dynamic"), **_by_mode(mode, **more))
         if more.get("combo_kernels"):
@@ -58,17 +60,17 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
         return (
             call
             if options.disable_fallback
-            else _with_eager_fallback(call, function, log_of(options))
+            else _with_eager_fallback(call, function, log)
         )
 
-    step_mode = _CAPTURED.get(mode, mode)
+    compile_step = functools.partial(compile_in, _CAPTURED.get(mode, mode), _LOG)
     return TorchProvider(
         "InductorExecutionProvider",
         device,
-        functools.partial(compile_in, mode),
+        functools.partial(compile_in, mode, log_of(options)),
         captured=on_gpu and mode in _CAPTURED,
-        step_compiler=functools.partial(compile_in, step_mode, **(_STEP if on_gpu else {})),
-        ordered_compiler=functools.partial(compile_in, step_mode, **_ORDER),
+        step_compiler=functools.partial(compile_step, **(_STEP if on_gpu else {})),
+        ordered_compiler=functools.partial(compile_step, **_ORDER),
         captures_steps=on_gpu and bool(given.get("capture", True)),
     )
 

@@ -83,8 +83,21 @@ def _product(
         return (a.to(torch.float32) @ b.to(torch.float32) * (sa * sb)).to(dtype)
     # the kernels take rows of a, and columns of b
     columns = b.t().contiguous().t()
-    sa, sb = sa.clone(), sb.clone()  # cuBLAS takes no scale from the middle of a tensor
     y: Tensor = torch._scaled_mm(
-        a.contiguous(), columns, scale_a=sa, scale_b=sb, out_dtype=dtype, use_fast_accum=fast
+        a.contiguous(),
+        columns,
+        scale_a=_alone(sa),
+        scale_b=_alone(sb),
+        out_dtype=dtype,
+        use_fast_accum=fast,
     )
     return y
+
+
+def _alone(scale: Tensor) -> Tensor:
+    """A scale in a tensor of its own, (1, 1): cuBLAS takes none from the middle of a tensor.
+
+    A compiler removes a copy, but not a limit. Inductor of torch 2.11 cannot compile a product
+    whose scales have no axes.
+    """
+    return scale.clamp(min=0).view(1, 1)
