@@ -122,7 +122,9 @@ RUNS = {  # by the names that figures have for them
     "ours promoted": (ours, "promoted"),
     "ours fp8": (ours, "fp8"),
 }
-NO_LINEAR = ("resnet50",)  # nothing to multiply in 8 bits but the last product, which stays as it is
+NO_LINEAR = (
+    "resnet50",
+)  # nothing to multiply in 8 bits but the last product, which stays as it is
 FIGURES = ("float32", "f64_ours", "f64_eager", "bf16_ours", "bf16_promoted", "fp8", "bf16_eager")
 
 

@@ -57,11 +57,7 @@ def make_inductor(given: Mapping[str, Any], options: SessionOptions) -> TorchPro
         call = torch.compile(function, dynamic=given.get("dynamic"), **_by_mode(mode, **more))
         if more.get("combo_kernels"):
             call = join_only_small(call)
-        return (
-            call
-            if options.disable_fallback
-            else _with_eager_fallback(call, function, log)
-        )
+        return call if options.disable_fallback else _with_eager_fallback(call, function, log)
 
     compile_step = functools.partial(compile_in, _CAPTURED.get(mode, mode), _LOG)
     return TorchProvider(

@@ -57,12 +57,17 @@ def conv(
 
 
 def prefers_channels_last(x: Tensor, group: int) -> bool:
-    """Whether cuDNN computes a convolution with channels last, and converts any other layout.
+    """Whether a convolution is computed with channels last, and any other layout is converted.
 
-    Forward and backward then convert nothing; grouped convolutions are slower in this layout.
+    Forward and backward then convert nothing. cuDNN does so in 16 bits (grouped convolutions are
+    slower in this layout), and Inductor on a CPU: if only it knew, values that a backward pass
+    reads, too, would have both layouts.
     """
-    halves = (torch.float16, torch.bfloat16)
-    return x.is_cuda and x.dim() == 4 and x.dtype in halves and group == 1
+    if x.dim() != 4:
+        return False
+    if x.is_cuda:
+        return x.dtype in (torch.float16, torch.bfloat16) and group == 1
+    return x.device.type == "cpu" and torch.compiler.is_compiling()
 
 
 def channels_last(x: Tensor) -> Tensor:

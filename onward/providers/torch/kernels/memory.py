@@ -2,8 +2,8 @@
 
 On CUDA, values move to pinned host memory and back on a stream of their own, while the device
 computes; on a CPU they stay where they are. Compiled code for a GPU has operators of its own
-(host_copies.py). Two operators of the private domain `onward.torch` keep compiled code in order
-(training/compiled_order.py).
+(host_copies.py). Operators of the private domain `onward.torch` keep compiled code in order
+(training/compiled_order.py), and from computing scalars more than once (training/held_scalars.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onward.providers.torch.copy_stream import copy_stream
 from onward.providers.torch.dtypes import Ints, Tensor, Unused
 from onward.providers.torch.private_domain import DOMAIN
 
-CHANGE_AFTER, COPY_AFTER = "ChangeAfter", "CopyAfter"
+CHANGE_AFTER, COPY_AFTER, HOLD = "ChangeAfter", "CopyAfter", "Hold"
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
@@ -60,6 +60,14 @@ def copy_after(x: Tensor, *tokens: Tensor) -> Tensor:
     return copied
 
 
+@kernel(HOLD, domain=DOMAIN)
+def hold(*values: Tensor) -> tuple[Tensor, ...]:
+    """The values; for a compiler, results that it cannot compute again where they are read"""
+    if not torch.compiler.is_compiling():
+        return values
+    return tuple(torch.ops.onward.hold(list(values)))
+
+
 def _overlaps(x: Tensor) -> bool:
     return any(size > 1 and not stride for size, stride in zip(x.shape, x.stride()))
 
@@ -75,6 +83,15 @@ def _change_after(x: Tensor, tokens: list[Tensor]) -> None:
 @torch.library.custom_op("onward::copy_after", mutates_args=())
 def _copy_after(x: Tensor, tokens: list[Tensor]) -> Tensor:
     return x.clone()
+
+
+# a tenth of the time that torch.library.custom_op adds to a call
+torch.library.define("onward::hold", "(Tensor[] values) -> Tensor[]")
+
+
+@torch.library.impl("onward::hold", "CompositeExplicitAutograd")
+def _hold(values: list[Tensor]) -> list[Tensor]:
+    return [value.clone() for value in values]
 
 
 @_change_after.register_fake

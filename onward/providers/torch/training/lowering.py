@@ -26,6 +26,7 @@ from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
 from onward.providers.torch.training.compiled_offload import write_host_copies
 from onward.providers.torch.training.compiled_order import write_barriers
+from onward.providers.torch.training.held_scalars import hold_scalars
 from onward.providers.torch.training.repeated_masks import repeat_masks
 
 log = logging.getLogger("onward")
@@ -102,12 +103,18 @@ def lower_program(program: Program, provider: TorchProvider) -> TorchGraphs | No
                 copies = write_host_copies(prepared)
         return TorchGraph(prepared, provider, copies)
 
+    def prepare_update(model: ir.Model) -> TorchGraph:
+        prepared = prepare(model)
+        if provider.step_compiler is not None and provider.device.type == "cpu":
+            hold_scalars(prepared.model)
+        return prepared
+
     graphs = TorchGraphs(
         layout=program.layout,
         train=prepare(program.train),
         evaluate=prepare(program.evaluate),
         predict=prepare(program.predict),
-        updates=tuple(map(prepare, program.updates)),
+        updates=tuple(map(prepare_update, program.updates)),
         provider=provider,
         in_order=any(map(runs_in_order, program.train.graph)),
     )

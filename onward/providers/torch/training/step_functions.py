@@ -16,6 +16,7 @@ from onward.providers.torch.training.function_writer import (
     list_expression,
     tuple_expression,
 )
+from onward.providers.torch.training.joined_vectors import join_expression
 from onward.providers.torch.training.lowering import TorchGraph
 from onward.providers.torch.training.part_store import TorchPartStore
 from onward.providers.torch.training.sparse_rows import RowUpdate, SparseTrain
@@ -130,7 +131,7 @@ class StepFunctions:
             tensors = self.store.updates[update]
             names = self._layout.gradients
             gradients = {name: results[names[name]] for name in tensors.update.parameters}
-            joined = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
+            joined = self._join(tensors.places, gradients, tensors.parameters.dtype)
             function.line(f"new = {joined}")
             gathered = self._add_gradients(function, tensors, "new", first)
         function.line(f"return {tuple_expression(results[name] for name in wanted)}, {gathered}")
@@ -172,17 +173,21 @@ class StepFunctions:
                 joined.append(rows[i].sum(results))
                 continue
             gradients = {name: results[names[name]] for name in tensors.update.parameters}
-            vector = _concatenated(tensors.places, gradients, tensors.parameters.dtype)
+            vector = self._join(tensors.places, gradients, tensors.parameters.dtype)
             function.line(f"d{i} = {vector}")
             joined.append(f"d{i}")
         return joined
+
+    def _join(self, places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:
+        copies = self._compiler is not None and self.device.type == "cpu"
+        return join_expression(places, tensors, dtype, copies=copies)
 
     def _is_finite(self, loss: str, gradients: list[str]) -> str:
         return f"torch.isfinite({loss}).all() & are_finite({list_expression(gradients)})"
 
     def _write_state(self, function: FunctionWriter, fresh: Mapping[str, str]) -> None:
         for each in self.store.state:
-            joined = _concatenated(each.places, fresh, each.vector.dtype)
+            joined = self._join(each.places, fresh, each.vector.dtype)
             self._updates.replace(function, function.bind(each.vector), joined)
 
     def _add_gradients(
@@ -243,14 +248,3 @@ class StepFunctions:
     def _table(self, name: str) -> Tensor:
         assert isinstance(self.store, TorchStore)  # processes that share tensors have no whole step
         return self.store.parameters[name]
-
-
-def _concatenated(places: Places, tensors: Mapping[str, str], dtype: torch.dtype) -> str:
-    """Tensors concatenated in a vector, with zeros in the gaps."""
-    parts = []
-    starts = [where.start for where in places.slices.values()]
-    for (name, where), end in zip(places.slices.items(), [*starts[1:], places.size]):
-        flat = f"{tensors[name]}.reshape(-1)"
-        gap = end - where.stop
-        parts.append(f"pad({flat}, (0, {gap}))" if gap else flat)
-    return f"torch.cat({list_expression(parts)}).to({dtype})"
