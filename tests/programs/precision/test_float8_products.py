@@ -273,13 +273,14 @@ def test_a_processor_is_refused(provider: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_multiplies_in_8_bits() -> None:
+def test_a_gpu_multiplies_in_8_bits(caplog: pytest.LogCaptureFixture) -> None:
     feeds = batches(80)
     ours = trained(opened(Precision(products="fp8"), CUDA), feeds)
     theirs = trained(opened(Precision(), CUDA), feeds)
     emulated = trained(opened(FP8), feeds)
     assert ours[:5] == pytest.approx(emulated[:5], rel=0.02)
     assert ours[-10:].mean() == pytest.approx(theirs[-10:].mean(), rel=0.05)
+    assert not caplog.records  # such as that it cannot be compiled
 
 
 @pytest.mark.integration

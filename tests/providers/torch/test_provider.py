@@ -83,6 +83,29 @@ def test_graph_that_inductor_cannot_compile_runs_eagerly(
     assert caplog.text.count("Inductor cannot compile this graph") == 1
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_step_that_inductor_cannot_compile_warns(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch
+    from torch._dynamo.exc import TorchDynamoException
+
+    def broken(module: Any, **_: Any) -> Any:
+        def call(*_: Any) -> Any:
+            raise TorchDynamoException("no such thing")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    session = onward.TrainingSession(
+        mlp(), onward.losses.CrossEntropy(), onward.optimizers.SGD(), providers=[INDUCTOR]
+    )
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            session.step({"x": X, "labels": np.array([0, 1, 0])})
+    assert caplog.text.count("cannot compile this graph, torch runs it eagerly: no such thing") == 1
+
+
 def test_without_a_compiler_inductor_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert INDUCTOR not in onward.get_available_providers()
