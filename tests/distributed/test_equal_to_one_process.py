@@ -108,6 +108,40 @@ def computed_targets(kind: str) -> tuple[Any, Any]:
     return op.model(error=error), losses.Output("error")
 
 
+def train_after_discarding(rank: int | None, replace: bool) -> Any:
+    """Train after gradients of a loss that is not finite were discarded, or replaced."""
+    found = []
+    for providers in (None, TORCH):
+        feeds = batches(5, ROWS)
+        feeds[0]["x"][-1] = np.inf  # in the part of the last process
+        if rank is not None:
+            feeds = [part(each, rank, (6, 6)) for each in feeds]
+        case = {"providers": providers, "options": {"accumulate": 2}, "optimizer": "sgd"}
+        parallel = None if rank is None else Parallel(data=2)
+        with open_session(case, parallel=parallel) as session:
+            session.step(feeds[0])
+            if replace:
+                session.set_gradients({n: np.ones_like(w) for n, w in session.parameters.items()})
+            else:
+                session.clear_gradients()
+                session.step(feeds[1])
+            session.step(feeds[2])
+            weights = {name: np.array(tensor) for name, tensor in session.parameters.items()}
+            found.append((session.steps, session.skipped_steps, weights))
+    return found
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_infinite_loss_of_discarded_gradients_skips_no_update(replace: bool) -> None:
+    expected = train_after_discarding(None, replace)
+    assert [(steps, skipped) for steps, skipped, _ in expected] == [(1, 0)] * 2
+    for found in run_processes(train_after_discarding, 2, replace):
+        for (steps, skipped, weights), (*_, all_weights) in zip(found, expected, strict=True):
+            assert (steps, skipped) == (1, 0)
+            for key, tensor in all_weights.items():
+                np.testing.assert_allclose(weights[key], tensor, atol=1e-6, err_msg=key)
+
+
 KINDS = ("a sum", "a mean", "labels", "the loss")
 
 
