@@ -193,7 +193,7 @@ def _vocabulary(paths: Iterable[Path]) -> CharacterVocabulary:
 
 
 def _is_image_folder(source: Any) -> bool:
-    if not isinstance(source, (str, os.PathLike)) or not Path(source).expanduser().is_dir():
+    if not isinstance(source, (str, os.PathLike)) or not os.path.isdir(os.path.expanduser(source)):
         return False
     folder = Path(source).expanduser()
     found = list(find_splits(folder).values()) or [folder]
