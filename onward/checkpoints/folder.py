@@ -176,7 +176,13 @@ class Checkpoints:
         return self._first_good(self._retention.by_metric)
 
     def _catalog_or_empty(self) -> Catalog:
-        return self._catalog() if self.folder.is_dir() else Catalog([], [], {})
+        try:
+            self.folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return Catalog([], [], {})
+        except OSError as error:
+            raise folder_error(self.folder, error) from error
+        return self._catalog()
 
     def _read(self, entry: ManifestEntry) -> Checkpoint:
         path = self.folder / entry.file

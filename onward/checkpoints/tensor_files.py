@@ -33,7 +33,13 @@ from onward.checkpoints.file_header import (
     encode_header,
 )
 from onward.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
-from onward.graph.paths import explain_failure, suggest_path, to_path
+from onward.graph.paths import (
+    explain_failure,
+    explain_read_failure,
+    is_special,
+    suggest_path,
+    to_path,
+)
 from onward.graph.safetensors_header import DTYPE_NAMES, HeaderError, header_length, numpy_type
 
 Array = np.ndarray[Any, Any]
@@ -120,6 +126,7 @@ def atomic_write(path: Path, size: int, disk: Disk) -> Iterator[OpenFile]:
     doing = "making room"
     file: OpenFile | None = None
     try:
+        _check_target(path)
         remove_abandoned_files(path.parent, disk)
         doing = "creating a file"
         file = _create(path.parent, disk)
@@ -144,6 +151,16 @@ def atomic_write(path: Path, size: int, disk: Disk) -> Iterator[OpenFile]:
         if isinstance(error, OSError):
             raise save_error(path, error, doing, size, disk) from error
         raise
+
+
+def _check_target(path: Path) -> None:
+    """Refuse what a file cannot take the place of, before anything is written."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if is_special(path):
+        raise CheckpointError(
+            f"{path} is not saved: it is a device, a pipe or a socket\ngive the name of a file"
+        )
 
 
 def _create(folder: Path, disk: Disk) -> OpenFile:
@@ -199,7 +216,7 @@ def save_error(path: Path, error: OSError, doing: str, size: int, disk: Disk) ->
         return CheckpointError(text + f"let this process write in {folder}")
     if error.errno == errno.ENOENT:
         return CheckpointError(text + f"make the folder {folder} first")
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG):
         return CheckpointError(text + explain_failure(path, error)[1])
     return CheckpointError(text + f"check the disk of {folder}, or save in another folder")
 
@@ -253,12 +270,13 @@ def opened(path: Path, disk: Disk) -> Iterator[OpenFile]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointMissing(f"{path}: there is no such file\n{suggest_path(path)}") from error
     except OSError as error:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise CheckpointError(
                 f"{path} cannot be read: not an ordinary file, but a folder\n"
                 "give the path of a file in it, or read it with Checkpoints(folder)"
             ) from error
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        why = explain_read_failure(path, error)
+        raise CheckpointError(f"{path} cannot be read: {why}") from error
 
 
 def load_header(file: OpenFile, disk: Disk) -> Header:

@@ -118,13 +118,7 @@ class Judge:
         for feeds, expected in zip(self._calibration.batches(), self._expected, strict=False):
             for each, y, z in zip(sums, expected, session.run(self._names, feeds), strict=True):
                 each.add(y, z)
-        agreements = [each.agreement for each in sums if each.agreement is not None]
-        return Quality(
-            similarity=min((each.similarity for each in sums), default=1.0),
-            error=max((each.error for each in sums), default=0.0),
-            agreement=min(agreements, default=None),
-            metric=self._measure_metric(session),
-        )
+        return _worst(sums, self._measure_metric(session))
 
     def is_within(self, quality: Quality, drop: float) -> bool:
         """Whether no more than this share of the original's quality is lost.
@@ -259,9 +253,15 @@ def rate_outputs(pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Qu
         sums = sums or [_Sums() for _ in expected]
         for each, y, z in zip(sums, expected, outputs, strict=True):
             each.add(y, z)
+    return _worst(sums)
+
+
+def _worst(sums: Sequence[_Sums], metric: float | None = None) -> Quality:
+    """The quality of the output that is least like the original's; NaN if one of them is NaN."""
     agreements = [each.agreement for each in sums if each.agreement is not None]
     return Quality(
-        similarity=min((each.similarity for each in sums), default=1.0),
-        error=max((each.error for each in sums), default=0.0),
+        similarity=float(np.min([1.0, *(each.similarity for each in sums)])),
+        error=float(np.max([0.0, *(each.error for each in sums)])),
         agreement=min(agreements, default=None),
+        metric=metric,
     )

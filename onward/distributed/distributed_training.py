@@ -46,6 +46,15 @@ class DistributedTraining(EngineWrapper):
     def set_rates(self, steps: int, rates: Sequence[Sequence[float]]) -> None:
         self._engine.set_rates(steps, [rates[origin] for origin in self._origins])
 
+    @property
+    def finite(self) -> bool:
+        """Whether the accumulated gradients and the losses that they are of are finite."""
+        return bool(self._engine.finite) and self._loss_finite
+
+    @finite.setter
+    def finite(self, finite: bool) -> None:
+        self._engine.finite = self._loss_finite = finite
+
     # -- training ------------------------------------------------------------------------------
 
     def step(

@@ -41,6 +41,12 @@ _APPROXIMATE = (
     "of a batch are weighted by the first loss, so gradients are not exactly those of one process"
 )
 
+_HIDDEN_LABELS = (
+    "the model computes the labels of its loss, and which of them count (ignore_index, weight) is "
+    "not seen in the feeds; the parts of a batch are weighted by rows, so gradients are not "
+    "exactly those of one process"
+)
+
 
 def distributed_options(options: Any) -> TrainingOptions:
     """The options of a program for many processes: the loss's gradient takes a factor."""
@@ -74,8 +80,9 @@ def open_distributed(
         )
     groups = join_groups(parallel)
     check_same_program(groups, program.neutral.layout)
-    if program.neutral.layout.weight.is_approximate and groups.whole.rank == 0:
-        log.warning(_APPROXIMATE)
+    weight = program.neutral.layout.weight
+    if weight.is_approximate and groups.whole.rank == 0:
+        log.warning(_HIDDEN_LABELS if weight.hides_labels else _APPROXIMATE)
     if parallel.local_steps is not None:
         return open_local(program, options, providers, groups, parallel.local_steps)
     size = measure_bucket_size(groups.whole) if parallel.bucket == "auto" else parallel.bucket

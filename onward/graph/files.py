@@ -26,7 +26,7 @@ from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, ex
 from onward.graph.packed.container import PackedFile, open_packed
 from onward.graph.packed.packed_tensor import attach_tensors
 from onward.graph.packed.recognize import is_packed
-from onward.graph.paths import read_model, to_path, writing
+from onward.graph.paths import check_replaceable, read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
 from onward.graph.streamed import write_streamed
@@ -257,6 +257,7 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
     outside = f"{path.name}.data" if weights > _EMBEDDED_AT_MOST else None
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    check_replaceable(path)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
         made = Path(aside) / path.name
         if outside is None and weights > _COPIED_AT_MOST and is_binary(path):

@@ -40,6 +40,13 @@ def to_path(given: object) -> Path:
             f"a path must be a text without null characters, or a Path, not {given!r}\n"
             "give the name of a file or of a folder"
         )
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"a path must be a text that can name a file, not {str(given)!r}\n"
+            "give the name of a file or of a folder"
+        ) from None
     return Path(given)
 
 
@@ -61,13 +68,42 @@ def check_readable(path: Path, what: str = "model") -> None:
 
 def check_exists(path: Path, what: str) -> None:
     """Refuse a path that does not exist."""
-    if not path.exists():
-        raise FileMissing(f"no {what} at {path}\n{suggest_path(path)}")
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise FileMissing(f"no {what} at {path}\n{suggest_path(path)}") from error
+    except OSError as error:
+        raise FileMissing(f"{path} cannot be read: {explain_read_failure(path, error)}") from error
+
+
+def explain_read_failure(path: Path, error: OSError) -> str:
+    """Why a file cannot be read, and what to do."""
+    why = error.strerror or str(error)
+    if error.errno in _FORBIDDEN:
+        return f"{why}\nlet this process read {path}"
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return f"{why}\ncheck the path"
+    return f"{why}\ncheck the disk of {path.parent}"
+
+
+def is_special(path: Path) -> bool:
+    """Whether a device, a pipe or a socket has this name: a new file would replace it."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to put a new file in the place of a device, a pipe or a socket."""
+    if is_special(path):
+        raise WriteFailed(
+            f"{path} cannot be written: it is a device, a pipe or a socket\ngive the name of a file"
+        )
 
 
 def suggest_path(path: Path) -> str:
     """A hint for a path that does not exist: a similar name, or what its folder has."""
     folder = path.absolute().parent
+    if path.is_symlink():
+        return f"it is a link to {os.readlink(path)}, which is not there"
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -114,11 +150,13 @@ def check_writable(path: Path) -> None:
 def explain_failure(path: Path, error: OSError) -> tuple[str, str]:
     """Why a file or a folder cannot be written, and what to do."""
     folder = path.parent if path.parent.parts else Path.cwd()
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if error.errno == errno.EISDIR:
         return "it is a folder", "give the name of a file"
     if error.errno == errno.EEXIST:
         return "there is a file of that name", "remove it, or give another name"
+    if error.errno == errno.ENAMETOOLONG:
+        return error.strerror or str(error), "give a shorter name"
     if not there.is_dir():
         return f"{there} is not a folder", "give a path inside a folder"
     if error.errno == errno.ENOENT and there != folder:

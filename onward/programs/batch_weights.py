@@ -15,6 +15,10 @@ if TYPE_CHECKING:  # a device that trains a saved program has no onnx-ir
     from onward.programs.label_ranges import LabelRange
 
 
+# operators whose result has the elements of their first input
+_MOVING = {"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchWeight:
     """What the mean of a loss is taken over.
@@ -28,7 +32,7 @@ class BatchWeight:
     ignored: int | None = None  # the label that does not count
     classes: tuple[float, ...] | None = None  # the weights of classes; None: all count the same
     is_sum: bool = False
-    is_approximate: bool = False  # another loss in a sum of losses has other weights
+    is_approximate: bool = False  # another loss counts differently, or computed labels count
 
     def total(self, weights: float) -> float:
         """What the losses of the parts, times their weights, are divided by.
@@ -74,6 +78,11 @@ class BatchWeight:
         """Whether these feeds have no rows; rows of weight 0 are rows."""
         return not self._size(feeds)[1]
 
+    @property
+    def hides_labels(self) -> bool:
+        """Whether labels count that the model computes: the rows count instead."""
+        return self.counts_rows and (self.ignored is not None or self.classes is not None)
+
     def _size(self, feeds: Mapping[str, Any]) -> tuple[Any, int]:
         """The feed with what the mean is taken over, and how many elements it has."""
         target = next(iter(feeds.values()), ()) if self.target is None else feeds.get(self.target)
@@ -84,22 +93,50 @@ class BatchWeight:
         return target, (shape or (1,))[0] if by_rows else int(np.prod(shape))
 
 
-def batch_weight(
-    loss: Loss, labels: tuple[LabelRange, ...], inputs: Sequence[ir.Value]
-) -> BatchWeight:
+def batch_weight(loss: Loss, labels: tuple[LabelRange, ...], graph: ir.Graph) -> BatchWeight:
     """The weight of a batch for a loss; of several losses, for the first one.
 
-    `inputs` are the model's own; their rows count where the loss has no target.
+    The rows of the graph's inputs count where the loss has no target, or the graph computes it.
     """
     first, *others = _parts(loss)
     weight = _weight_of_loss(first)
     unequal = any(replace(_weight_of_loss(each), target=weight.target) != weight for each in others)
     weight = replace(weight, is_approximate=unequal)
     if weight.target is not None:
-        return weight
+        return _with_fed_target(weight, graph)
     if labels:  # the model computes its loss itself
         return replace(weight, target=labels[0].name, ignored=labels[0].ignored)
-    return replace(weight, target=_batched_input(inputs), counts_rows=True)
+    return replace(weight, target=_batched_input(graph.inputs), counts_rows=True)
+
+
+def _with_fed_target(weight: BatchWeight, graph: ir.Graph) -> BatchWeight:
+    """The weight by a feed, where the graph computes the target of the loss."""
+    value = _value(graph, str(weight.target))
+    if value is not None and value.is_graph_input():
+        return weight
+    while value is not None and not value.is_graph_input():
+        node = value.producer()
+        moves = node is not None and node.domain == "" and node.op_type in _MOVING
+        value = node.inputs[0] if node is not None and moves else None
+    counts_labels = weight.ignored is not None or weight.classes is not None
+    if value is not None and not weight.counts_rows and (not counts_labels or _is_integer(value)):
+        return replace(weight, target=str(value.name))
+    return replace(
+        weight,
+        target=_batched_input(graph.inputs),
+        counts_rows=True,
+        is_approximate=weight.is_approximate or counts_labels,
+    )
+
+
+def _value(graph: ir.Graph, name: str) -> ir.Value | None:
+    """The value of that name; None if it is an initializer."""
+    made = (value for node in graph for value in node.outputs)
+    return next((v for v in (*graph.inputs, *made) if v.name == name), None)
+
+
+def _is_integer(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_integer()
 
 
 def _parts(loss: Loss) -> list[Loss]:

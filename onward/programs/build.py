@@ -156,7 +156,7 @@ def build_program(
         labels=base.labels,
         settings=_settings(base, settings, optimizer),
         initial=fed.initial,
-        weight=batch_weight(loss, base.labels, base.model.graph.inputs),
+        weight=batch_weight(loss, base.labels, base.model.graph),
         sums=sums,
         derived=left_out.rows,
         notes=left_out.notes,

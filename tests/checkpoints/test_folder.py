@@ -424,3 +424,13 @@ def test_read_is_tried_again_if_another_process_removes_files(tmp_path: Path) ->
 def test_one_file_can_be_read_without_the_folder(tmp_path: Path) -> None:
     saved(tmp_path, 5)
     assert read(tmp_path / file_name(5)).step == 5
+
+
+def test_a_folder_that_is_none_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for name, why in (("file", "Not a directory"), ("x" * 300, "File name too long")):
+        for ask in (Checkpoints(tmp_path / name).latest, Checkpoints(tmp_path / name).steps):
+            with pytest.raises(CheckpointError, match=f"cannot be read: {why}"):
+                ask()
+    assert Checkpoints(tmp_path / "none").latest() is None
+    assert Checkpoints(tmp_path / "file" / "none").latest() is None

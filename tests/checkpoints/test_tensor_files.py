@@ -419,3 +419,32 @@ def test_missing_ml_dtypes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         read(tmp_path / "c")
     assert read_header(tmp_path / "c").tensors["w"].dtype == "bfloat16"
+
+
+def test_devices_and_pipes_are_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(
+        CheckpointError, match=r"pipe is not saved: it is a device, a pipe or a socket"
+    ):
+        write(pipe, {"w": np.arange(3)})
+    assert pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"Is a directory .*\ngive the name of a file"):
+        write(tmp_path, {"w": np.arange(3)})
+    assert not os.listdir(tmp_path)
+
+
+def test_a_name_that_is_too_long_says_so(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(
+        CheckpointError, match=r"is not saved: File name too long .*\ngive a shorter"
+    ):
+        write(path, {"w": np.arange(3)})
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read: File name too long\ncheck the path"
+    ):
+        read(path)
+    assert not os.listdir(tmp_path)

@@ -81,7 +81,7 @@ def test_int8_names_the_layers_that_it_leaves() -> None:
     model = make_model(head=True)
     quantizer = Int8Quantizer(model, Calibration(rows(), InferenceSession(model).get_inputs()))
     assert len(quantizer.plan) == 1 and len(quantizer.refused) == 4
-    (note,) = quantizer.notes
+    (note,) = (each for each in quantizer.notes if "VNNI" not in each)  # of this processor
     assert "and 3 more stayed float inside of If, Loop or Scan" in note
     assert error(model, quantizer.write(quantizer.plan)) < 0.05
 

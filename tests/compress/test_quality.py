@@ -91,6 +91,25 @@ def test_not_a_number_is_never_within_a_budget() -> None:
     assert not rating.is_within(rating.rate(product(W * np.nan)), drop=0.99)
 
 
+@pytest.mark.parametrize("odd", [0, 1])
+def test_not_a_number_in_one_of_two_outputs_is_never_within_a_budget(odd: int) -> None:
+    def two(first: float, second: float) -> ir.Model:
+        op = OpBuilder()
+        x = op.input("x", "float32", ("batch", 4))
+        a, b = (
+            op.initializer("a", W * np.float32(first)),
+            op.initializer("b", W * np.float32(second)),
+        )
+        return op.model(y=op.MatMul(x, a), z=op.MatMul(x, b))
+
+    original = two(1, 1)
+    data = Calibration({"x": X}, InferenceSession(original).get_inputs())
+    rating = Judge(original, data)
+    quality = rating.rate(two(*([np.nan, 1] if odd == 0 else [1, np.nan])))
+    assert np.isnan(quality.similarity) and np.isnan(quality.error)
+    assert not rating.is_within(quality, drop=0.99)
+
+
 def test_outputs_of_another_shape_are_not_alike() -> None:
     op = OpBuilder()
     x = op.input("x", "float32", ("batch", 4))

@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward import TrainingSession, losses, optimizers
+from onward import OpBuilder, TrainingSession, losses, optimizers
 from onward.distributed import open_distributed
 from onward.distributed.parallel import Parallel
 from tests.distributed.group_of_processes import run_processes
-from tests.distributed.training_cases import batches, classifier, open_session, part, trained
+from tests.distributed.training_cases import (
+    WIDTH,
+    batches,
+    classifier,
+    open_session,
+    part,
+    trained,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +89,87 @@ def test_data_parallel_equals_one_process(providers: Any, in_segments: bool) -> 
             for key, tensor in expected.items():
                 np.testing.assert_allclose(weights[key], tensor, atol=1e-6, err_msg=f"{name} {key}")
                 np.testing.assert_array_equal(weights[key], found[0][i][1][key])
+
+
+def computed_targets(kind: str) -> tuple[Any, Any]:
+    """A model that computes the target of its loss, or the loss itself."""
+    op, rng = OpBuilder(18), np.random.default_rng(3)
+    x, labels = op.input("x", "float32", ("batch", WIDTH)), op.input("labels", "int64", ("batch",))
+    w = op.initializer("w", (rng.normal(size=(WIDTH, WIDTH)) * 0.4).astype(np.float32))
+    y = op.Tanh(op.MatMul(x, w))
+    if kind == "a sum":
+        return op.model(y=y, target=op.Mul(x, np.float32(0.5))), losses.MSE(reduction="sum")
+    if kind == "a mean":
+        return op.model(y=y, target=op.Mul(x, np.float32(0.5))), losses.MSE(output="y")
+    if kind == "labels":
+        loss = losses.CrossEntropy(output="y", target="moved", ignore_index=-1)
+        return op.model(y=y, moved=op.Identity(labels)), loss
+    error = op.ReduceMean(op.Mul(op.Sub(y, x), op.Sub(y, x)), keepdims=0)
+    return op.model(error=error), losses.Output("error")
+
+
+def train_after_discarding(rank: int | None, replace: bool) -> Any:
+    """Train after gradients of a loss that is not finite were discarded, or replaced."""
+    found = []
+    for providers in (None, TORCH):
+        feeds = batches(5, ROWS)
+        feeds[0]["x"][-1] = np.inf  # in the part of the last process
+        if rank is not None:
+            feeds = [part(each, rank, (6, 6)) for each in feeds]
+        case = {"providers": providers, "options": {"accumulate": 2}, "optimizer": "sgd"}
+        parallel = None if rank is None else Parallel(data=2)
+        with open_session(case, parallel=parallel) as session:
+            session.step(feeds[0])
+            if replace:
+                session.set_gradients({n: np.ones_like(w) for n, w in session.parameters.items()})
+            else:
+                session.clear_gradients()
+                session.step(feeds[1])
+            session.step(feeds[2])
+            weights = {name: np.array(tensor) for name, tensor in session.parameters.items()}
+            found.append((session.steps, session.skipped_steps, weights))
+    return found
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_infinite_loss_of_discarded_gradients_skips_no_update(replace: bool) -> None:
+    expected = train_after_discarding(None, replace)
+    assert [(steps, skipped) for steps, skipped, _ in expected] == [(1, 0)] * 2
+    for found in run_processes(train_after_discarding, 2, replace):
+        for (steps, skipped, weights), (*_, all_weights) in zip(found, expected, strict=True):
+            assert (steps, skipped) == (1, 0)
+            for key, tensor in all_weights.items():
+                np.testing.assert_allclose(weights[key], tensor, atol=1e-6, err_msg=key)
+
+
+KINDS = ("a sum", "a mean", "labels", "the loss")
+
+
+def train_computed(rank: int | None, sizes: Sequence[int], in_segments: bool) -> list[Any]:
+    if in_segments:
+        open_distributed._needs_segments = lambda *_: True
+    found = []
+    for kind in KINDS:
+        feeds = batches(4, ROWS, ignored=-1)
+        if rank is not None:
+            feeds = [part(each, rank, sizes) for each in feeds]
+        model, loss = computed_targets(kind)
+        parallel = None if rank is None else Parallel(data=2, bucket=300)
+        with TrainingSession(model, loss, optimizers.SGD(lr=0.05), parallel=parallel) as session:
+            found.append(trained(session, feeds))
+    return found
+
+
+@pytest.mark.parametrize("in_segments", [True, False])
+@pytest.mark.parametrize("sizes", [(9, 3), (12, 0)])
+def test_computed_targets_are_weighted_by_rows(sizes: tuple[int, int], in_segments: bool) -> None:
+    expected = train_computed(None, sizes, in_segments=False)
+    for found in run_processes(train_computed, 2, sizes, in_segments):
+        for kind, (ours, weights), (theirs, all_weights) in zip(
+            KINDS, found, expected, strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, err_msg=kind)
+            np.testing.assert_allclose(weights["w"], all_weights["w"], atol=1e-6, err_msg=kind)
 
 
 # biases before BatchNormalization have a gradient of 0, whose rounding Adam would enlarge

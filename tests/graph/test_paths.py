@@ -14,10 +14,12 @@ import pytest
 import onward
 from onward.checkpoints import tensor_files
 from onward.cli.output_files import write_outputs
+from onward.compress import pack
 from onward.errors import FileMissing, OnwardError, OptionError, WriteFailed
-from onward.graph.paths import check_writable, make_folder, to_path, writing
+from onward.graph.paths import check_exists, check_writable, make_folder, to_path, writing
 from onward.losses import CrossEntropy
 from onward.optimizers import SGD
+from onward.runner.data.open_data import open_data
 from onward.runner.figures.curves import draw_panels
 from onward.runner.figures.save import save_figure
 from onward.training.artifacts import generate_artifacts
@@ -150,3 +152,56 @@ def test_the_error_of_a_folder_or_file_in_the_way(tmp_path: Path) -> None:
         make_folder(tmp_path / "there")
     check_writable(tmp_path / "new")
     assert os.listdir(tmp_path) == ["there"]
+
+
+LONG = "x" * 300 + ".onnx"
+
+
+def test_a_text_that_cannot_name_a_file_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"a text that can name a file, not 'a.ud800'\ngive"):
+        to_path("a\ud800")
+
+
+@pytest.mark.parametrize("read", [onward.load, onward.InferenceSession, open_data])
+def test_a_name_that_is_too_long_is_one_clear_error(read: Callable[[str], Any]) -> None:
+    with pytest.raises(
+        FileMissing, match=r"x.onnx cannot be read: File name too long\ncheck the path"
+    ):
+        read(LONG)
+
+
+def test_a_model_is_not_saved_under_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(WriteFailed, match=r"File name too long\ngive a shorter name"):
+        onward.save(mlp(), tmp_path / LONG)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(
+        FileMissing, match=r"cannot be read: Permission denied\nlet this process read"
+    ):
+        check_exists(tmp_path / "model.onnx", "model")
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").symlink_to("gone.onnx")
+    with pytest.raises(FileMissing, match=r"it is a link to gone.onnx, which is not there"):
+        onward.load(tmp_path / "model.onnx")
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe, model = tmp_path / "model.onnx", tmp_path / "other.onnx"
+    os.mkfifo(pipe)
+    onward.save(mlp(), model)
+    law = (
+        "model.onnx cannot be written: it is a device, a pipe or a socket\ngive the name of a file"
+    )
+    with pytest.raises(WriteFailed, match=law):
+        onward.save(mlp(), pipe)
+    with pytest.raises(WriteFailed, match=law):
+        pack(model, pipe, overwrite=True)
+    assert pipe.is_fifo()

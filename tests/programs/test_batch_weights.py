@@ -62,3 +62,40 @@ def test_losses_that_count_labels_differently_have_approximate_weights() -> None
     other = CrossEntropy(output="y", target="b")
     assert weight_of(Total({"one": one, "other": other})).is_approximate
     assert not weight_of(Total({"one": other, "other": MSE(output="y")})).is_approximate
+
+
+def weight_of_computed(target: str, loss: Any) -> BatchWeight:
+    """The weight in a model that computes its targets from its inputs."""
+    op = OpBuilder(18)
+    x, labels = op.input("x", "float32", ("batch", 4)), op.input("ids", "int32", ("batch", 1))
+    y = op.MatMul(x, op.initializer("w", np.ones((4, 4), np.float32)))
+    made = {
+        "computed": op.Mul(x, np.float32(2)),
+        "moved": op.Reshape(op.Cast(labels, to=7), [-1]),
+        "shifted": op.Add(op.Reshape(op.Cast(labels, to=7), [-1]), np.int64(0)),
+    }
+    model = op.model(y=y, target=made[target])
+    return build_program(model, loss, optimizers.SGD()).layout.weight
+
+
+IDS = np.array([[0], [-1], [2]], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("target", "loss", "weight", "approximate"),
+    [
+        ("computed", MSE(output="y"), 3.0, False),
+        ("computed", MSE(output="y", reduction="sum"), 1.0, False),
+        ("computed", KL(output="y", reduction="batchmean"), 3.0, False),
+        ("moved", CrossEntropy(output="y", target="target", ignore_index=-1), 2.0, False),
+        ("shifted", CrossEntropy(output="y", target="target"), 3.0, False),
+        ("shifted", CrossEntropy(output="y", target="target", ignore_index=-1), 3.0, True),
+    ],
+)
+def test_targets_that_the_model_computes_count_by_its_feeds(
+    target: str, loss: Any, weight: float, approximate: bool
+) -> None:
+    found = weight_of_computed(target, loss)
+    assert found.of({"x": X, "ids": IDS}) == weight
+    assert found.is_empty({"x": X[:0], "ids": IDS[:0]})
+    assert found.is_approximate == found.hides_labels == approximate

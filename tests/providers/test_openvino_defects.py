@@ -21,6 +21,7 @@ from onward.providers.defect import ARM, TESTED_ARCHITECTURES, X86, Platform
 from onward.providers.openvino.defects import ROWS, defect, merged_casts
 from onward.providers.openvino.provider import OpenVINOProvider, make_openvino, platform_of
 from onward.providers.options import SessionOptions
+from onward.sessions.inference import InferenceSession
 
 HERE = platform_of("CPU")
 FED = "sizes that are fed may be 0, which crashes the process"
@@ -222,6 +223,60 @@ def test_defect_without_an_onnx_test_exists(name: str) -> None:
     right = got.shape == np.shape(wanted) and np.allclose(got, wanted, rtol=1e-2, atol=1e-9)
     if TRIED:
         assert right != is_refused(model)
+
+
+# Readers of w[in, out], and the axis of w that they sum over.
+PRODUCTS = {
+    "y = MatMul(x, d)": 0,
+    "y = Gemm(x, d)": 0,
+    "t = Transpose<perm = [1, 0]>(d)  y = Gemm<transB = 1>(x, t)": 0,
+    "t = Transpose<perm = [1, 0]>(d)  y = MatMul(z, t)": 1,
+    "y = Gemm<transB = 1>(z, d)": 1,
+    "t = Identity(d)  y = MatMul(x, t)": 0,
+    'y = Einsum<equation = "bi,io->bo">(x, d)': 0,
+    'y = Einsum<equation = "io,bo->bi">(d, z)': 1,
+}
+
+
+def scaled(product: str, axis: int, blocks: bool) -> tuple[ir.Model, dict[str, Any], Any]:
+    """A product of a stored weight with scales along an axis, its feed, and its result."""
+    rng, sizes = np.random.default_rng(0), (16, 8)
+    w = rng.integers(-64, 64, sizes)
+    shape = [1, 1]
+    shape[axis] = sizes[axis]
+    s = rng.uniform(0.5, 2, shape).astype(np.float32)
+    own = tuple(shape) if blocks else (sizes[axis],)
+    attributes = (
+        f"axis = {1 - axis}, block_size = {sizes[1 - axis]}" if blocks else f"axis = {axis}"
+    )
+    listed = ", ".join(map(str, own))
+    numbers, scales = (", ".join(map(str, each.flat)) for each in (w, s))
+    model = parsed(
+        "g (float[n, 16] x, float[n, 8] z) => (float[n, m] y) "
+        f"<int8[16, 8] w = {{{numbers}}}, float[{listed}] s = {{{scales}}}> "
+        f"{{ d = DequantizeLinear<{attributes}>(w, s)  {product} }}"
+    )
+    x, z = (rng.normal(size=(3, n)).astype(np.float32) for n in sizes)
+    wide = w * s
+    return model, {"x": x, "z": z}, x @ wide if "(x" in product else z @ wide.T
+
+
+@pytest.mark.parametrize("blocks", [False, True], ids=["vector", "blocks"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_scales_of_summed_inputs_are_refused(product: str, axis: int, blocks: bool) -> None:
+    model, feeds, wanted = scaled(product, axis, blocks)
+    assert is_refused(model, Platform("2026.4.1", X86)) == (axis == PRODUCTS[product])
+    session = InferenceSession(model, providers=["openvino"])
+    got = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-2)
+
+
+def test_the_defect_of_scales_of_summed_inputs_exists() -> None:
+    model, feeds, wanted = scaled("y = MatMul(x, d)", 0, blocks=False)
+    [got] = provider()._compile(model).run([feeds["x"], feeds["z"]])
+    if TRIED:
+        assert np.allclose(got, wanted, rtol=1e-3, atol=1e-2) != is_refused(model)
 
 
 def test_merged_casts_have_arithmetic_as_only_reader() -> None:

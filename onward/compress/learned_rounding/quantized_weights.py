@@ -89,6 +89,13 @@ def find_weights(model: ir.Model) -> list[QuantizedWeight]:
     ]
 
 
+def _range_of(q: ir.TensorProtocol) -> tuple[int, int]:
+    """The integers that a weight may have: products of larger ones may not be exact, see int8."""
+    if q.dtype == ir.DataType.INT8 and np.abs(q.numpy().astype(np.int16)).max(initial=0) <= 64:
+        return -64, 64
+    return _INTEGERS[q.dtype]
+
+
 def weight_of(node: ir.Node) -> QuantizedWeight | None:
     """The weight that a node dequantizes; None if it is another node, or its data is computed."""
     if node.op_type != "DequantizeLinear" or node.domain != "":
@@ -101,7 +108,7 @@ def weight_of(node: ir.Node) -> QuantizedWeight | None:
         return None
     if zero is not None and not is_constant(zero):
         return None
-    low, high = _INTEGERS[q.const_value.dtype]
+    low, high = _range_of(q.const_value)
     shift = None if zero is None else array_of(zero).astype(np.float32)
     return QuantizedWeight(
         node=node,

@@ -33,7 +33,7 @@ from onward.graph.external import map_file, open_inside
 from onward.graph.files import is_binary, read_proto, save
 from onward.graph.packed.container import Use
 from onward.graph.packed.recognize import SUFFIX, is_packed
-from onward.graph.paths import check_writable, to_path, writing
+from onward.graph.paths import check_replaceable, check_writable, to_path, writing
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -106,6 +106,7 @@ def check_target(path: Path, overwrite: bool) -> None:
             "remove it, give another name, or overwrite it"
         )
     check_writable(path)
+    check_replaceable(path)
 
 
 def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed:

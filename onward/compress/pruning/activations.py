@@ -100,7 +100,10 @@ def measure_moments(
     calibration: Calibration,
     providers: Asked = None,
 ) -> dict[str, ActivationMoments]:
-    """The moments of what each consumer reads, by the value's name; sums are made in the graph."""
+    """The moments of what each consumer reads, by the value's name; sums are made in the graph.
+
+    Batches in which a value has NaN or infinity are left out of its moments.
+    """
     axes = {str(each.x.name): each.axis for each in consumers}
     if not axes:
         return {}
@@ -114,19 +117,32 @@ def measure_moments(
         others = [place for place in range(rank(x) or 0) if place != axis]
         for y in (x, op.Mul(x, x)):
             added.append(op.ReduceMean(y, others, keepdims=0))
+        added.append(op.Size(x))
     copy.graph.outputs.clear()
     copy.graph.outputs.extend(added)
     session = InferenceSession(copy, SessionOptions(log_severity_level=4), providers)
-    totals: list[Array] = []
-    count = 0
-    for feeds in calibration.batches():
-        found = [np.asarray(y, np.float64) for y in session.run(None, feeds)]
-        totals = [a + b for a, b in zip(totals, found, strict=True)] if totals else found
-        count += 1
-    means = [total / count for total in totals]
+    return _combined(
+        (axes, [np.asarray(y, np.float64) for y in session.run(None, feeds)])
+        for feeds in calibration.batches()
+    )
+
+
+def _combined(batches: Iterable[tuple[Iterable[str], list[Array]]]) -> dict[str, ActivationMoments]:
+    """The moments over all batches; each counts by its numbers, as batches differ in size.
+
+    Args:
+        batches: names, and for each of them its mean, its mean square and how many numbers it has
+    """
+    sums: dict[str, tuple[Array, Array, Array]] = {}
+    zero = np.zeros(())
+    for names, found in batches:
+        for name, mean, square, size in zip(names, found[::3], found[1::3], found[2::3]):
+            if size and np.isfinite(mean).all() and np.isfinite(square).all():
+                a, b, count = sums.get(name, (zero, zero, zero))
+                sums[name] = a + size * mean, b + size * square, count + size
     return {
-        name: ActivationMoments(mean, np.maximum(square - mean**2, 0))
-        for name, mean, square in zip(axes, means[::2], means[1::2], strict=True)
+        name: ActivationMoments(a / count, np.maximum(b / count - (a / count) ** 2, 0))
+        for name, (a, b, count) in sums.items()
     }
 
 

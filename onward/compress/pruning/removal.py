@@ -22,6 +22,7 @@ from onward.passes.rewrite import Names
 
 Removal = Mapping[str, Sequence[int]]  # the numbers of the units to remove, by the group's name
 _NEWEST = 1 << 30
+_SUMMING = ("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 
 
 def remove_units(model: ir.Model, removal: Removal) -> ir.Model:
@@ -82,17 +83,16 @@ def _forget_sizes(positions: Positions, removed: Array) -> None:
 def mask_model(model: ir.Model, removal: Removal) -> ir.Model:
     """A copy of a prepared model in which these units are zero, and nothing reads them.
 
-    The slices of weights that belong to them are zero; data that is summed over them without a
-    weight is multiplied by a mask.
+    The slices of weights that belong to them are zero, and so is the data of these units that
+    products and convolutions read.
     """
     copy = model.clone()
     positions = find_positions(copy)
     removed = removed_labels(find_groups(copy, positions), removal, len(positions.labels))
     cut = Cut(copy, positions, removed)
-    nodes = list(walk(copy.graph))
-    for node in nodes:
-        if node.op_type == "MatMul" and all(constant(value) is None for value in node.inputs):
-            _mask_input(node, cut, Names(copy))
+    for node in list(walk(copy.graph)):
+        if node.op_type in _SUMMING and not node.domain:
+            _mask_data(node, cut, Names(copy))
     for value in all_weights(copy):
         if value.dtype not in FLOATS:
             continue
@@ -106,15 +106,24 @@ def mask_model(model: ir.Model, removal: Removal) -> ir.Model:
     return copy
 
 
-def _mask_input(node: ir.Node, cut: Cut, names: Names) -> None:
-    """Multiply what a product of two data sums over by a mask."""
-    x = node.inputs[0]
-    kept = cut.kept(x, -1) if rank(x) else None
-    if kept is None or x is None:
-        return
-    mask = cut.constant(node, kept.astype(x.dtype.numpy() if x.dtype else np.float32))
-    product = ir.node("Mul", inputs=[x, mask], name=names.fresh("masked"))
-    product.outputs[0].name = names.fresh(f"{x.name}_masked")
-    assert isinstance(node.graph, ir.Graph)
-    node.graph.insert_before(node, product)
-    node.replace_input_with(0, product.outputs[0])
+def _mask_data(node: ir.Node, cut: Cut, names: Names) -> None:
+    """Let an operator that sums over an axis read data in which the removed units are zero."""
+    for place, x in enumerate(node.inputs):
+        if x is None or constant(x) is not None or x.dtype not in FLOATS:
+            continue
+        axes = range(rank(x) or 0)
+        kept = {axis: found for axis in axes if (found := cut.kept(x, axis)) is not None}
+        if not kept:
+            continue
+        mask = np.ones([1] * len(axes), bool)
+        for axis, found in kept.items():
+            mask = mask & found.reshape([-1 if axis == other else 1 for other in axes])
+        zero = cut.constant(node, np.zeros((), x.dtype.numpy()))
+        # chosen, not multiplied: what divides by a masked weight is not a number
+        where = ir.node(
+            "Where", inputs=[cut.constant(node, mask), x, zero], name=names.fresh("masked")
+        )
+        where.outputs[0].name = names.fresh(f"{x.name}_masked")
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.insert_before(node, where)
+        node.replace_input_with(place, where.outputs[0])

@@ -20,7 +20,11 @@ from onward.compress.quality import OwnMetric
 from onward.compress.quantization.plan_search import search_plan
 from onward.compress.quantization.quantize_report import make_report, report_nothing
 from onward.compress.quantization.quantize_settings import QuantizeSettings, read_settings
-from onward.compress.quantization.quantizers import make_quantizer, make_tuner
+from onward.compress.quantization.quantizers import (
+    make_quantizer,
+    make_tuner,
+    quantizer_key,
+)
 from onward.compress.quantization.side_by_side import choose_candidate
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Report
@@ -140,10 +144,11 @@ def _with_tuning_data(settings: QuantizeSettings, inputs: Sequence[Any]) -> Quan
 
 def _quantize_one(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Report:
     """Quantize to one format for one provider."""
-    if settings.to not in subject.quantizers:
+    key = quantizer_key(settings)
+    if key not in subject.quantizers:
         progress("preparing the model and measuring ranges", 0, None)
-        subject.quantizers[settings.to] = make_quantizer(subject, settings, progress)
-    quantizer = subject.quantizers[settings.to]
+        subject.quantizers[key] = make_quantizer(subject, settings, progress)
+    quantizer = subject.quantizers[key]
     if not quantizer.plan:
         why = Counter(quantizer.refused.values()).most_common(3)
         reasons = "; ".join(f"{count} of its layers: {reason}" for reason, count in why)

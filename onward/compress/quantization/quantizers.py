@@ -36,12 +36,17 @@ _NOTHING_TO_TUNE = (
 )
 
 
+def quantizer_key(settings: QuantizeSettings) -> str:
+    """What names a quantizer: its format; for int8 the provider too, as kernels differ."""
+    return f"{settings.to} {settings.provider}" if settings.to == "int8" else settings.to
+
+
 def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progress) -> Quantizer:
     """The quantizer of the format that was asked for, with its statistics measured."""
     model = subject.copy()
     calibration = None if subject.calibration.is_random else subject.calibration
     if settings.to == "int8":
-        return int8.Int8Quantizer(model, calibration, progress=progress)
+        return int8.Int8Quantizer(model, calibration, provider=settings.provider, progress=progress)
     if settings.to in ("int4", "int2"):
         return weights.WeightQuantizer(
             model,

@@ -45,7 +45,7 @@ class Subject:
         sizes: sizes of dynamic dimensions that it is timed with; empty: those of the first batch
         seed: of random feeds
         with_memory: whether the memory of sessions is measured
-        quantizers: those that were made, by their format: providers share them
+        quantizers: those that were made, by `quantizer_key`
     """
 
     source: Source

@@ -18,7 +18,7 @@ def is_packed(source: Any) -> bool:
         return False
     if Path(source).suffix == SUFFIX:
         return True
-    if not Path(source).is_file():
+    if not os.path.isfile(source):
         return False
     with open(source, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onward.graph.scopes import bodies
 from onward.providers.defect import ARM, X86, Defect, Platform
+from onward.providers.openvino.scaled_weights import has_scales_of_summed_inputs
 
 _SEEN_IN = "2026.4"
 
@@ -204,6 +205,12 @@ def _rows(*given: tuple[Any, ...]) -> Rows:
 _T = ir.DataType
 ROWS: Rows = _rows(
     ("Loop Scan", "a run cannot be terminated inside it"),
+    (
+        "DequantizeLinear",
+        "scales of the inputs that a product sums are taken for those of its outputs",
+        has_scales_of_summed_inputs,
+        X86,
+    ),
     ("DFT", "the axis is wrong"),
     ("Softplus", "errors of up to 4e-4"),
     ("Log", "log(0) is -88, and log of a negative number is not NaN", None, ARM),

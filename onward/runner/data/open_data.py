@@ -84,7 +84,7 @@ def find_splits(source: Any) -> dict[str, Path]:
         splits = npz_splits(Path(source), SPLITS)
         is_split = any(name in splits for name in _TRAINING)
         return dict.fromkeys(splits, Path(source)) if is_split else {}
-    if not Path(source).is_dir():
+    if not os.path.isdir(source):
         return {}
     entries = sorted(entry for entry in Path(source).iterdir() if entry.stem.lower() in SPLITS)
     found = {

@@ -161,7 +161,7 @@ def _text_files(source: Any) -> list[Path]:
     if not listed or not all(isinstance(each, (str, os.PathLike)) for each in listed):
         return []
     paths = [Path(each).expanduser() for each in listed]
-    for folder in [each for each in paths if each.is_dir()]:
+    for folder in [each for each in paths if os.path.isdir(each)]:
         paths.remove(folder)
         inside = find_splits(folder).values() or sorted(folder.iterdir())
         if _is_image_folder(folder):
@@ -193,7 +193,7 @@ def _vocabulary(paths: Iterable[Path]) -> CharacterVocabulary:
 
 
 def _is_image_folder(source: Any) -> bool:
-    if not isinstance(source, (str, os.PathLike)) or not Path(source).expanduser().is_dir():
+    if not isinstance(source, (str, os.PathLike)) or not os.path.isdir(os.path.expanduser(source)):
         return False
     folder = Path(source).expanduser()
     found = list(find_splits(folder).values()) or [folder]

@@ -170,7 +170,7 @@ class UpdateCycle:
         weights = self._layout.weights()
         known = {name: weights[name] for name in self._layout.names}
         arrays = check_tensors(gradients, known)
-        self.engine.store.clear_gradients()
+        self.clear_gradients()
         for name, array in arrays.items():
             scale = known[name][0].type(self.scale.value)
             self.engine.store.write(gradient_name(name), array * scale)

@@ -168,6 +168,31 @@ def einsum(op: Net) -> list[ir.Value]:
     return [op.Einsum(h, op.weight(4, 8, 6), equation="bthd,hdo->bto")]
 
 
+def einsum_of_two_data(op: Net) -> list[ir.Value]:
+    x = op.input("x", "float32", (2, 5, 6))
+    a, b = (op.Sigmoid(op.MatMul(x, op.weight(6, 8))) for _ in range(2))
+    scores = op.Einsum(a, b, op.weight(5, 3), equation="bid,bjd,jk->bik")
+    return [op.Einsum(a, b, equation="bid,bjd->bij"), scores]
+
+
+def gemm_of_two_data(op: Net) -> list[ir.Value]:
+    x = op.input("x", "float32", (2, 6))
+    a, b = (op.Sigmoid(op.Gemm(x, op.weight(6, 8))) for _ in range(2))
+    return [op.Gemm(a, b, transB=1), op.Gemm(op.Transpose(a), op.Transpose(b), transA=1)]
+
+
+def convolution_with_data(op: Net) -> list[ir.Value]:
+    x = op.input("x", "float32", (1, 4, 5, 5))
+    h = op.Sigmoid(op.Conv(x, op.weight(8, 4, 1, 1)))
+    w = op.Sigmoid(op.Conv(op.GlobalAveragePool(x), op.weight(8, 4, 1, 1)))
+    return [op.Conv(h, w)]
+
+
+def divided_by_a_weight(op: Net) -> list[ir.Value]:
+    x = op.input("x", "float32", (2, 6))
+    return [op.MatMul(op.Div(op.MatMul(x, op.weight(6, 8)), op.weight(8)), op.weight(8, 3))]
+
+
 CASES: list[Case] = [
     (mlp, [("units", 16), ("units", 12)]),
     (residual, [("channels", 8), ("channels", 4)]),
@@ -189,6 +214,10 @@ CASES: list[Case] = [
     (upsampled, [("channels", 8), ("channels", 8)]),
     (quantized, [("units", 16)]),
     (einsum, [("units", 4), ("units", 8)]),
+    (einsum_of_two_data, [("units", 8)]),
+    (gemm_of_two_data, [("units", 8)]),
+    (convolution_with_data, [("channels", 8)]),
+    (divided_by_a_weight, [("units", 8)]),
 ]
 
 
@@ -212,6 +241,14 @@ def test_softmax_and_layer_norm_pin_what_they_normalize() -> None:
     h = op.LayerNormalization(op.MatMul(x, op.weight(6, 8)), op.weight(8), op.weight(8))
     h = op.Softmax(op.MatMul(h, op.weight(8, 12)))
     assert found(op.MatMul(h, op.weight(12, 3)), op=op) == []
+
+
+def test_einsum_pins_the_letter_of_a_trace() -> None:
+    op = Net()
+    x = op.input("x", "float32", (2, 6))
+    a, b = (op.Sigmoid(op.Gemm(x, op.weight(6, 8))) for _ in range(2))
+    outer = op.Einsum(a, b, equation="bi,bj->bij")
+    assert found(op.Einsum(outer, equation="bii->b"), op=op) == []
 
 
 def test_unknown_operator_pins_its_axes() -> None:

@@ -11,10 +11,17 @@ import pytest
 
 import onward
 from onward.compress import prune
+from onward.compress.calibration import Calibration
 from onward.compress.pruning import prune as pruning
 from onward.compress.pruning import pruning_report, speed
+from onward.compress.pruning.activations import (
+    ActivationMoments,
+    find_consumers,
+    measure_moments,
+)
 from onward.compress.pruning.residual_blocks import find_blocks
 from onward.compress.pruning.unit_costs import count_macs
+from onward.compress.pruning.units import find_positions, prepare
 from onward.compress.timing import time_in_turns
 from onward.errors import OptionError
 from onward.losses.classification import CrossEntropy
@@ -218,3 +225,36 @@ def test_saved_model_runs_everywhere(tmp_path: Path) -> None:
     (y,) = InferenceSession(path).run(None, {"x": x})
     (z,) = InferenceSession(path, providers=["reference"]).run(None, {"x": x})
     np.testing.assert_allclose(y, z, rtol=1e-5, atol=1e-6)
+
+
+def moments(model: ir.Model, *batches: Any) -> dict[str, ActivationMoments]:
+    """The moments of what the consumers of a model read, over these batches of its input."""
+    ready = prepare(model)
+    consumers = find_consumers(ready, find_positions(ready))
+    inputs = InferenceSession(ready).get_inputs()
+    data = Calibration([{"x": batch} for batch in batches], inputs)
+    return measure_moments(ready, consumers, data)
+
+
+def test_batches_count_by_their_rows_in_the_moments_of_activations() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+    whole, parts = moments(make_mlp(), x), moments(make_mlp(), x[:17], x[17:])
+    assert whole.keys() == parts.keys() and whole
+    for name in whole:
+        np.testing.assert_allclose(parts[name].mean, whole[name].mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(parts[name].variance, whole[name].variance, rtol=1e-4, atol=1e-6)
+
+
+def test_nan_inside_the_model_is_left_out_of_the_moments_of_activations() -> None:
+    op = Net(1)
+    h = op.Gemm(op.input("x", "float32", ("batch", 8)), op.weight(8, 16), op.weight(16))
+    h = op.Sqrt(op.Add(h, 50.0))
+    model = op.finish(op.Gemm(h, op.weight(16, 4), op.weight(4)))
+    good = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    bad = 1000 * good  # below -50 somewhere: the square root is NaN
+    [expected], [found] = (moments(model, *each).values() for each in ([good], [good, bad]))
+    np.testing.assert_array_equal(found.mean, expected.mean)
+    assert moments(model, bad) == {}
+    report = prune(model, [{"x": good}, {"x": bad}], importance="activation", keep=0.5)
+    tensors = [each.const_value for each in report.model.graph.initializers.values()]
+    assert all(np.isfinite(tensor.numpy()).all() for tensor in tensors if tensor is not None)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
+from onward.compress.quantization.int8.exact_products import largest_weight
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.drop_unused import drop_unused
@@ -75,8 +76,8 @@ class SimpleQuantizer:
         name = str(value.name)
         if value.const_value is not None:
             w = value.const_value.numpy()
-            scale = float(np.abs(w).max()) / 127
-            quantized = np.clip(np.round(w / scale), -127, 127).astype(np.int8)
+            scale = float(np.abs(w).max()) / largest_weight()
+            quantized = np.round(w / scale).astype(np.int8)
             x = _constant(graph, f"{name}_int8", quantized)
             return _add(
                 graph, node, "DequantizeLinear", [x, *_scale(graph, name, scale, np.int8(0))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -51,7 +51,10 @@ def _gemm(node: ir.Node, axes: Axes) -> None:
 
 @LINEAR("Einsum")
 def _einsum(node: ir.Node, axes: Axes) -> None:
-    """Axes with the same letter are one; with an ellipsis, or without '->', all are pinned."""
+    """Axes with the same letter are one; with an ellipsis, or without '->', all are pinned.
+
+    A letter that is summed and that one operand alone has is pinned, too: no weight reads it.
+    """
     equation = node.attributes.get_string("equation", "")
     if "..." in equation or "->" not in equation:
         return
@@ -68,9 +71,10 @@ def _einsum(node: ir.Node, axes: Axes) -> None:
         _tie_letter(axes, found)
 
 
-def _tie_letter(axes: Axes, found: Iterable[tuple[ir.Value, int]]) -> None:
+def _tie_letter(axes: Axes, found: Sequence[tuple[ir.Value, int]]) -> None:
     axis, *others = found
     for other in others:
         axes.tie(axis, other)
-    if not others or len({axes.size(each) for each in (axis, *others)}) > 1:
+    is_alone = len({value for value, _ in found}) == 1
+    if is_alone or len({axes.size(each) for each in found}) > 1:
         axes.pin(axis)  # summed in one operand only, or broadcast

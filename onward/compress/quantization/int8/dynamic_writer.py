@@ -10,7 +10,11 @@ import onnx_ir as ir
 
 from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.static_writer import StoreWeight, add_initializer
-from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
+from onward.compress.quantization.int8.weight_scales import (
+    LARGEST,
+    channel_scales,
+    round_weight,
+)
 from onward.passes.rewrite import detach
 from onward.passes.value_facts import Array, attribute, input_of
 
@@ -21,10 +25,15 @@ class DynamicWriter:
     """Replaces nodes of a model by int8 ones that need no measured range, in place."""
 
     def __init__(
-        self, model: ir.Model, store: StoreWeight, make_name: Callable[[str], str]
+        self,
+        model: ir.Model,
+        store: StoreWeight,
+        make_name: Callable[[str], str],
+        largest: int = LARGEST,
     ) -> None:
+        """`largest` is the largest number that rounded weights may have."""
         self._model, self._graph = model, model.graph
-        self._store, self._name = store, make_name
+        self._store, self._name, self._largest = store, make_name, largest
         self._quantized: dict[ir.Value, list[ir.Value]] = {}
         self._scales: dict[str, ir.Value] = {}
         self._lstm_weights: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
@@ -118,8 +127,10 @@ class DynamicWriter:
         if w not in self._lstm_weights:
             assert w.const_value is not None
             array = np.ascontiguousarray(np.asarray(w.const_value.numpy()).transpose(0, 2, 1))
-            scales = np.stack([channel_scales(each, 1) for each in array])
-            rounded = np.stack([round_weight(a, s, 1) for a, s in zip(array, scales, strict=True)])
+            most = self._largest
+            scales = np.stack([channel_scales(each, 1, largest=most) for each in array])
+            pairs = zip(array, scales, strict=True)
+            rounded = np.stack([round_weight(a, s, 1, most) for a, s in pairs])
             self._lstm_weights[w] = (
                 self._initializer(f"{w.name}/int8", rounded),
                 self._initializer(f"{w.name}/scale", scales),

@@ -27,6 +27,7 @@ from onward.compress.quantization.int8.chains import (
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
+from onward.compress.quantization.int8.exact_products import CUT_OFF_FREE, largest_weight
 from onward.compress.quantization.int8.int8_layers import (
     INSIDE_BODY,
     Int8Layer,
@@ -50,8 +51,13 @@ from onward.compress.quantization.int8.statistics import (
     open_session,
 )
 from onward.compress.quantization.int8.weight_rounding import round_layers
-from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
+from onward.compress.quantization.int8.weight_scales import (
+    LARGEST,
+    channel_scales,
+    round_weight,
+)
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
+from onward.errors import OptionError
 from onward.graph.files import Source
 from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import sort_nodes
@@ -61,6 +67,10 @@ from onward.passes.value_facts import Array, is_constant
 _FEW = 8  # batches on which ways to quantize are compared
 _MOST = 64  # batches that the rounding of weights is learned on
 _TRIED = ("minmax", "percentile", "mse")  # what "auto" compares; entropy only if asked for
+_SMALLER = (
+    "weights of products are from -64 to 64: this processor, x86-64 without VNNI, cuts off sums of "
+    "products of larger ones"
+)
 
 Outputs = list[list[Array]]
 
@@ -81,6 +91,8 @@ class Int8Quantizer:
         smooth: whether to move the range of data's channels into the weights of MatMul and Gemm
         equalize: the same between convolutions
         correct_biases: whether to restore the means of layers' outputs by their biases
+        largest: the largest number that 8-bit weights of products may have, up to 127; None: the
+            largest of exact products on this machine, which is 64 on x86-64 without VNNI
         progress: called with what begins now, how much is done, and the total
     """
 
@@ -95,9 +107,11 @@ class Int8Quantizer:
         smooth: bool = True,
         equalize: bool = True,
         correct_biases: bool = True,
+        largest: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
         check_method(ranges)
+        self._largest = _check_largest(largest)
         progress("prepare the model", 0, None)
         self._model = prepare(model)
         self._is_openvino = "openvino" in provider.lower()
@@ -152,14 +166,16 @@ class Int8Quantizer:
 
     @property
     def notes(self) -> list[str]:
-        """What a user must know of the plan: which nodes it cannot have."""
+        """What a user must know of the plan: smaller weights, and which nodes it cannot have."""
         inside = [name for name, reason in self._refused.items() if reason == INSIDE_BODY]
+        lines = [_SMALLER] if self._plan and self._largest == CUT_OFF_FREE else []
         if not inside:
-            return []
+            return lines
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
         return [
+            *lines,
             f"{inside[0]}{more} stayed float inside of If, Loop or Scan: int8 takes only layers of "
-            "the main graph; int4 stores weights of inner graphs, too"
+            "the main graph; int4 stores weights of inner graphs, too",
         ]
 
     def groups(self, plan: Plan) -> Sequence[Sequence[str]]:
@@ -189,7 +205,7 @@ class Int8Quantizer:
         chosen = {name: each for name, each in corrections.items() if name in plan}
         apply_corrections(copy, self._layers, chosen, names)
         store = self._storage(copy, names, plan)
-        dynamic = DynamicWriter(copy, store, names.fresh)
+        dynamic = DynamicWriter(copy, store, names.fresh, self._largest)
         static = [name for name, each in plan.items() if each.kind == "static"]
         writer = StaticWriter(copy, self._layers, static, self._ranges, store, names.fresh)
         writer.write()
@@ -230,9 +246,15 @@ class Int8Quantizer:
         key = (layer.weight, layer.channel_axis)
         if key not in self._rounded:
             weight = array_of(self._model, layer.weight)
-            scales = channel_scales(weight, layer.channel_axis, search=layer.is_linear)
-            self._rounded[key] = round_weight(weight, scales, layer.channel_axis), scales
+            axis, largest = layer.channel_axis, self._largest_of(layer)
+            scales = channel_scales(weight, axis, search=layer.is_linear, largest=largest)
+            self._rounded[key] = round_weight(weight, scales, axis, largest), scales
         return self._rounded[key]
+
+    def _largest_of(self, layer: Int8Layer) -> int:
+        """The largest number of a rounded weight: a table that no product reads has all bits."""
+        is_only_read = layer.operator == "Gather" and layer.weight not in self._ties.values()
+        return LARGEST if is_only_read else self._largest
 
     def _round_layers(self, data: Calibration) -> Corrections:
         """Round the weights that one layer reads; return what their biases then lack."""
@@ -245,7 +267,7 @@ class Int8Quantizer:
         }
         some = Calibration(data, data.inputs, limit=_MOST)
         corrections: Corrections = {}
-        for name, rounded in round_layers(self._model, free, some):
+        for name, rounded in round_layers(self._model, free, some, self._largest):
             layer = free[name]
             self._rounded[layer.weight, layer.channel_axis] = rounded.weight, rounded.scales
             if layer.operator != "MatMul" or layer.adder is not None:
@@ -321,6 +343,14 @@ class Int8Quantizer:
 
     def _choose(self, method: str) -> dict[str, Int8Range]:
         return {name: choose_range(each, method) for name, each in self._histograms.items()}
+
+
+def _check_largest(given: int | None) -> int:
+    if given is None:
+        return largest_weight()
+    if not 1 <= given <= LARGEST:
+        raise OptionError(f"largest must be from 1 to {LARGEST}, not {given}")
+    return given
 
 
 def _outputs(model: ir.Model, data: Calibration) -> Outputs:

@@ -176,6 +176,8 @@ def _choose(
         candidates = [_factors(greatest, None, 1.0, limit)]
     else:
         peak = np.max([np.abs(w).max(axis=1) for w, _ in weights], axis=0)
+        if not peak.any():
+            return None
         candidates = [_factors(greatest, peak, alpha, limit) for alpha in _ALPHAS]
     before = _error(x, weights, np.ones(x.shape[1]))
     best, least = None, before * (_WORTH_FOLDED if folded else _WORTH_ADDED)

@@ -50,7 +50,10 @@ class Rounded:
 
 
 def round_layers(
-    model: ir.Model, layers: Mapping[str, Int8Layer], data: Calibration
+    model: ir.Model,
+    layers: Mapping[str, Int8Layer],
+    data: Calibration,
+    largest: int = LARGEST,
 ) -> Iterator[tuple[str, Rounded]]:
     """Round the weights of linear layers; those with too many inputs are left out.
 
@@ -58,6 +61,7 @@ def round_layers(
         model: the model
         layers: by the node's name; no two of them share a weight
         data: what the layers' inputs are measured with; memory does not grow with its batches
+        largest: the largest number that rounded weights may have
     """
     nodes = {str(node.name): node for node in model.graph}
     alike: dict[Key, list[Int8Layer]] = {}
@@ -75,7 +79,8 @@ def round_layers(
             moments = measured.pop(group[0].node)
             factor = np.stack([invert_factor(each) for each in moments.covariance])
             for layer in group:
-                yield layer.node, _round(_array(nodes[layer.node]), layer, moments, factor)
+                weight = _array(nodes[layer.node])
+                yield layer.node, _round(weight, layer, moments, factor, largest)
 
 
 def measure_moments(
@@ -142,12 +147,14 @@ def _is_plain(node: ir.Node) -> bool:
     )
 
 
-def _round(weight: Array, layer: Int8Layer, moments: InputMoments, factor: Array) -> Rounded:
-    scales = channel_scales(weight, layer.channel_axis)
+def _round(
+    weight: Array, layer: Int8Layer, moments: InputMoments, factor: Array, largest: int
+) -> Rounded:
+    scales = channel_scales(weight, layer.channel_axis, largest=largest)
     exact = _by_group(weight, layer)  # (groups, outputs, inputs)
     steps = scales.reshape(*exact.shape[:2], 1)
-    plain = np.clip(np.rint(exact / steps), -LARGEST, LARGEST)
-    learned = _pass_errors_on(exact, steps, factor)
+    plain = np.clip(np.rint(exact / steps), -largest, largest)
+    learned = _pass_errors_on(exact, steps, factor, largest)
     before = _errors(plain * steps - exact, moments)
     after = _errors(learned * steps - exact, moments)
     best = np.where((after < before)[..., None], learned, plain)
@@ -159,7 +166,7 @@ def _round(weight: Array, layer: Int8Layer, moments: InputMoments, factor: Array
     return Rounded(np.ascontiguousarray(shaped, np.int8), scales, correction)
 
 
-def _pass_errors_on(exact: Array, steps: Array, factor: Array) -> Array:
+def _pass_errors_on(exact: Array, steps: Array, factor: Array, largest: int) -> Array:
     """Round one input after the other; the inputs that follow make up for the errors."""
     rest = np.array(exact.transpose(0, 2, 1), np.float32, order="C")  # (groups, inputs, outputs)
     step = steps.transpose(0, 2, 1)[:, 0]
@@ -168,7 +175,7 @@ def _pass_errors_on(exact: Array, steps: Array, factor: Array) -> Array:
         end = min(start + _INPUTS, size)
         errors = np.empty((len(rest), end - start, rest.shape[2]), np.float32)
         for k in range(start, end):
-            whole[:, k] = np.clip(np.rint(rest[:, k] / step), -LARGEST, LARGEST)
+            whole[:, k] = np.clip(np.rint(rest[:, k] / step), -largest, largest)
             error = (rest[:, k] - whole[:, k] * step) / factor[:, k, k, None]
             errors[:, k - start] = error
             rest[:, k + 1 : end] -= factor[:, k, k + 1 : end, None] * error[:, None]

@@ -3,7 +3,8 @@
 for moments in measure_moments(model, values, calibration):      # some of the values at a time
     moments["x"]                                                 # (inputs, inputs)
 
-The memory does not depend on the number of batches: a run returns sums, not data.
+The memory does not depend on the number of batches: a run returns sums, not data. Rows with NaN,
+infinity, or numbers whose squares float32 cannot hold are left out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
 _LARGEST_SUMS = 512 << 20  # bytes of moments that are measured at a time
+_LARGEST_ROW = 1e16  # the sum of the sizes of a row's numbers
 
 
 def measure_moments(
@@ -65,6 +67,13 @@ def _squares(op: GraphOps, x: ir.Value) -> ir.Value:
     return total
 
 
+def _without_odd_rows(op: GraphOps, x: ir.Value) -> ir.Value:
+    """Rows that no sum can have become 0: a comparison with NaN is False."""
+    sizes = op.ReduceSum(op.Abs(x), np.array([1]), keepdims=1)
+    rows: ir.Value = op.Where(op.Less(sizes, np.float32(_LARGEST_ROW)), x, np.float32(0))
+    return rows
+
+
 def _measure(
     model: ir.Model,
     sizes: dict[str, int],
@@ -81,7 +90,7 @@ def _measure(
     names: list[str] = []
     for name, size in sizes.items():
         x = op.Cast(op.Reshape(values[name], np.array([-1, size])), to=ir.DataType.FLOAT)
-        result = reduce(op, x)
+        result = reduce(op, _without_odd_rows(op, x))
         watched.graph.outputs.append(result)
         names.append(str(result.name))
     session = InferenceSession(watched, SessionOptions(log_severity_level=4))

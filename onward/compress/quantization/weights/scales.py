@@ -17,6 +17,7 @@ from onward.compress.quantization.weights.blocks import Array, Blocks, round_to_
 SCHEMES = ("symmetric", "zeros", "offsets")
 _SHRINKS = tuple(1 - 0.025 * step for step in range(1, 21))  # parts of the range: clipping
 _EXACT = 1e-10  # of the weights' squares
+_SCALE_OF_ZEROS = np.float32(2**-14)  # the least that float16 holds in full precision
 _COARSE = (0.93, 0.86, 0.78)  # the same, of large weights
 _LARGE = 1 << 22  # weights of a matrix
 _WEIGHTS = 1 << 17  # weights that are rounded at a time: what a processor's cache holds
@@ -100,7 +101,8 @@ def _make_grid(w: Array, bits: int, scheme: str, shrink: float) -> BlockGrid:
 
 
 def _nonzero(scale: Array) -> Array:
-    return round_to_half(np.where(scale == 0, np.float32(1), scale))
+    """Scales for division; that of a block of zeros is small, as engines round with it."""
+    return round_to_half(np.where(scale == 0, _SCALE_OF_ZEROS, scale))
 
 
 def _half(offset: Array) -> Array:

@@ -142,7 +142,8 @@ def find_sites(model: ir.Model) -> tuple[list[WeightMatrix], dict[str, str]]:
             key = store.weight, store.rows_first, store.view
             store = stores.setdefault(key, store)
             store.sites.append(WeightSite(node, kind, dtype, store))
-    return _share_ties(_refuse_mixed(stores.values(), refused)), refused
+    kept = _refuse_infinite(_refuse_mixed(stores.values(), refused), refused)
+    return _share_ties(kept), refused
 
 
 def _read_site(node: ir.Node) -> tuple[str, ir.DataType, WeightMatrix] | str | None:
@@ -220,6 +221,25 @@ def _refuse_mixed(stores: Iterable[WeightMatrix], refused: dict[str, str]) -> li
         for site in store.sites:
             refused[site.name] = "its weight is read in two types"
     return kept
+
+
+def _refuse_infinite(stores: Iterable[WeightMatrix], refused: dict[str, str]) -> list[WeightMatrix]:
+    """Without the stores that have NaN or infinity, which no code stands for."""
+    kept = []
+    for store in stores:
+        if _is_finite(store.matrix()):
+            kept.append(store)
+        else:
+            refused |= dict.fromkeys(
+                (site.name for site in store.sites), "its weight has NaN or infinite numbers"
+            )
+        store.forget()
+    return kept
+
+
+def _is_finite(w: Array) -> bool:
+    steps = range(0, len(w), _ROWS_COMPARED)
+    return all(bool(np.isfinite(w[i : i + _ROWS_COMPARED]).all()) for i in steps)
 
 
 def _share_ties(stores: list[WeightMatrix]) -> list[WeightMatrix]:

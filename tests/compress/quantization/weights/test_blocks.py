@@ -106,3 +106,10 @@ def test_tiny_and_huge_weights_keep_their_size() -> None:
         w = weights(4, 32) * np.float32(factor)
         back = round_weights(w, 8, 16, "symmetric").widen()
         assert np.abs(back - w).max() < 0.02 * np.abs(w).max()
+
+
+def test_small_rows_keep_their_size_beside_large_rows_and_zeros() -> None:
+    w = weights(4, 64) * np.array([[1], [1e-7], [1e-9], [1]], np.float32)
+    w[:, :32] *= np.array([[1], [0], [1], [0]], np.float32)
+    lost = np.abs(round_weights(w, 8, 32, "symmetric").widen() - w).max(axis=1)
+    assert (lost < 0.02 * np.abs(w).max(axis=1)).all()

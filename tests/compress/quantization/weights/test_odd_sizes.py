@@ -9,11 +9,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from onward.compress.calibration import Calibration
 from onward.compress.quantization.quantization_plan import NodeFormat
 from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.protos import to_proto
+from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
 
@@ -84,3 +86,39 @@ def test_the_notes_name_the_weights_and_plans_are_checked() -> None:
     assert note.startswith(f"4 bits for {name}: onnxruntime computes 2 bits wrongly")
     with pytest.raises(OptionError, match="a multiple of 4, not 6"):
         quantizer.write({name: NodeFormat(kind="weights", bits=2, block=32)})
+
+
+def test_a_weight_with_nan_stays_as_it_is() -> None:
+    model = product(64, 64)
+    value = model.graph.initializers["w"]
+    assert value.const_value is not None
+    w = value.const_value.numpy().copy()
+    w[3, 4] = np.nan
+    value.const_value = ir.tensor(w)
+    quantizer = WeightQuantizer(model, bits=4)
+    assert not quantizer.plan
+    assert list(quantizer.refused.values()) == ["its weight has NaN or infinite numbers"]
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("method", ["gptq", "awq", "auto"])
+def test_rows_that_no_sum_can_have_are_left_out_of_moments(method: str, odd: float) -> None:
+    op = OpBuilder(opset=18)
+    x, z = op.input("x", "float32", ("batch", 64)), op.input("z", "float32", ("batch", 1))
+    w = np.random.default_rng(0).normal(0, 0.1, (64, 32)).astype(np.float32)
+    h = op.Div(x, z)
+    model = op.model(y=op.MatMul(h, op.initializer("w", w)))
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(16, 64)).astype(np.float32)
+    divisors = np.ones((16, 1), np.float32)
+    whole = {"x": rows, "z": divisors}
+    with_odd = {
+        "x": np.concatenate([rows, np.full((1, 64), 0.0 if np.isnan(odd) else 1, np.float32)]),
+        "z": np.concatenate([divisors, np.full((1, 1), 1 / odd if odd == 1e30 else 0, np.float32)]),
+    }
+    found = []
+    for feeds in (whole, with_odd):
+        data = Calibration([feeds], InferenceSession(model).get_inputs())
+        quantizer = WeightQuantizer(model, data, bits=4, method=method)
+        found.append(stored_weight(quantizer.write(quantizer.plan)))
+    np.testing.assert_array_equal(found[0], found[1])
