@@ -46,7 +46,7 @@ torch.library.define(
 def _join(parts: Sequence[Tensor], sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
     """The parts in a vector; `sizes`: the elements of each, and those of the gap behind it."""
     vector = parts[0].new_empty(sum(sizes), dtype=dtype)
-    pieces = vector.split(sizes)
+    pieces = torch.split(vector, list(sizes))
     for part, piece in zip(parts, pieces[::2]):
         piece.view(part.shape).copy_(part)
     torch._foreach_zero_([gap for gap in pieces[1::2] if len(gap)] or [vector[:0]])
