@@ -25,6 +25,7 @@ from onward.runner.plan.feed_transform import FeedTransform
 from onward.runner.plan.guess_loss import ChosenLoss, choose_loss
 from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
+from onward.runner.plan.joined_scores import join_scores
 from onward.runner.plan.learning import (
     check_resolved,
     count_steps,
@@ -77,7 +78,7 @@ def make_plan(
     takes. Every guess is in the plan's `choices`, and can be set in the config instead.
     """
     size = check_resolved(config)
-    loaded = load(model, any_domain=True)
+    loaded = join_scores(load(model, any_domain=True))
     ports, stored = read_ports(loaded), read_preprocessing(loaded)
     tokenizer, length = find_tokenizer(config, model, stored), text_length(loaded)
     known = None if stored is None or config.tokenizer is not None else stored.vocabulary
