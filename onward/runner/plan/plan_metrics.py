@@ -16,6 +16,7 @@ from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
+from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -128,6 +129,8 @@ def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -
     settings: dict[str, Any] = {}
     if chosen.name == "cross_entropy":
         settings = {"task": "multiclass", "axis": chosen.axis}
+        if isinstance(chosen.loss, LogLikelihood):
+            settings["probabilities"] = True
     if chosen.name == "bce_with_logits":
         several = len(port.shape) == 2 and port.shape[1] != 1
         settings = {"task": "multilabel" if several else "binary"}

@@ -10,7 +10,9 @@ import onnx_ir as ir
 from onward.passes.value_facts import attribute, constant, input_of, is_scalar, made_by
 
 TWO_PROBABILITIES = "Sigmoid and Concat"  # the end of a binary classifier: 1 - p and p
+SHARES = "shares"  # probabilities without scores: numbers of each class, divided by their sum
 _NEAR = 1e-3  # to 0 or 1: a Clip that keeps a logarithm finite
+_POSITIVE = ("Sigmoid", "Softmax", "Exp", "Relu", "Softplus", "Abs")
 _VIEWS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 
 
@@ -37,6 +39,35 @@ def scores_before_probabilities(output: ir.Value) -> tuple[ir.Value, str] | None
     if is_view and not (kind == "Sigmoid" and _is_one_number(before)):
         return None  # which of its axes has the classes is not known
     return found
+
+
+def are_shares(output: ir.Value) -> bool:
+    """Whether an output is numbers of 0 or more that are divided by their sum, or 1 - p and p."""
+    value = before_views(output)
+    parts = before_shares(value) or second_of_two(value)
+    is_view = value is not output and _has_other_shape(value, output)
+    return parts is not None and not is_view and _is_positive(parts)
+
+
+def _is_positive(value: ir.Value | None) -> bool:
+    """Whether a value is surely 0 or more: of exponents, sigmoids, and what adds or joins them."""
+    if value is None:
+        return False
+    known = constant(value)
+    if known is not None:
+        return known.dtype.kind in "fiu" and bool((known >= 0).all())
+    node = value.producer()
+    if node is None or made_by(value, *_POSITIVE) is not None or before_shares(value) is not None:
+        return node is not None
+    if made_by(value, "Clip") is not None:
+        return any(each >= 0 for each in _setting(node, 1, "min"))
+    if made_by(value, "Sub") is not None:  # 1 - p
+        return is_scalar(node.inputs[0], 1) and _is_positive(node.inputs[1])
+    first = made_by(value, *_VIEWS, "Slice", "Gather", "ReduceSum", "ReduceMean", "Reciprocal")
+    if first is not None:
+        return _is_positive(node.inputs[0])
+    kept = made_by(value, "Concat", "Add", "Sum", "Mean", "Mul", "Div")
+    return kept is not None and all(map(_is_positive, node.inputs))
 
 
 def _score_of(value: ir.Value | None, rank: int) -> tuple[ir.Value, str] | None:

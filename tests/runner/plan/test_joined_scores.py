@@ -12,8 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onward
+from onward.errors import OptionError
 from onward.losses.classification import BCEWithLogits
 from onward.runner.plan.joined_scores import join_scores
+from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import read_ports
 from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.score_ending import TWO_PROBABILITIES
@@ -157,6 +159,31 @@ def test_each_class_against_the_rest_is_trained_on_its_score(make: Any) -> None:
     z = np.asarray(batch.feeds["X"]) @ W + B
     expected = np.mean(np.logaddexp(0, z) - answers * z)
     assert train(plan, steps=1)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def doubted(op: Writer, column: int) -> str:
+    """The two probabilities of a LogisticRegression, divided by their sum."""
+    return op("Normalizer", logistic(op, column), domain="ai.onnx.ml", norm="L1")
+
+
+def test_shares_without_scores_are_trained_on_their_logarithms() -> None:
+    numbers = np.arange(60) % 3
+    data = {"X": X, "y": np.array([3, 7, 9])[numbers]}
+    plan = plan_of(against_the_rest(doubted, 17), data, target="y", metrics=["accuracy", "auc"])
+    assert isinstance(plan.loss, LogLikelihood) and plan.classes == (3, 7, 9)
+    batch = next(plan.training.epoch(0))
+    p = 1 / (1 + np.exp(-(np.asarray(batch.feeds["X"]) @ W + B)))
+    own = (p / p.sum(1, keepdims=True))[np.arange(len(p)), numbers[batch.positions]]
+    assert train(plan, steps=1)["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-5)
+    with pytest.raises(OptionError, match="label_smoothing needs scores, and output"):
+        plan_of(against_the_rest(doubted, 17), data, target="y", label_smoothing=0.1)
+
+
+def test_numbers_below_0_are_no_shares() -> None:
+    op = Writer(17)
+    shares = op("LpNormalization", op("MatMul", "X", W), axis=1, p=1)
+    model = onward.load(op.finish(shares, [3, 7, 9]), any_domain=True)
+    assert read_ports(model).scores.ending == ""
 
 
 def test_joined_scores_keep_the_results() -> None:
