@@ -53,7 +53,7 @@ from onward.runner.plan.target_column import (
     leftover_target,
     used_columns,
 )
-from onward.runner.plan.target_facts import TargetFacts, read_target
+from onward.runner.plan.target_facts import TargetFacts, read_target, with_held_out
 from onward.runner.plan.target_source import check_labels, explain_scale, make_target
 from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
@@ -230,6 +230,13 @@ def _read_columns(
     facts = None
     if target is not None:
         facts = read_target(opened.training, target, None, opened.class_names(target))
+        if opened.validation is not None:
+            facts = with_held_out(facts, opened.validation)
+        if facts.unseen:
+            shown = ", ".join(map(str, facts.unseen[:6]))
+            choices.append(
+                ChosenSetting("classes not trained", shown, "only held-out rows have them")
+            )
     rows = split_rows(config, opened, facts)
     choices.append(rows.choice)
     if reused is not None:
@@ -240,7 +247,7 @@ def _read_columns(
     if own_scaling is not None and config.standardize is None:
         config = config.model_copy(update={"standardize": False})
         choices.append(ChosenSetting("standardize", "no", own_scaling))
-    sources, made = make_sources(config, rest, matched, opened.training, rows.training)
+    sources, made = make_sources(config, rest, matched, opened.training, rows)
     if made_of_text is not None:
         sources = (*made_of_text.sources, *sources)
     return PlannedColumns(target, sources, [*choices, *made], rows, facts, vocabulary)
