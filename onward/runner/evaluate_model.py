@@ -20,7 +20,7 @@ _SETTINGS = (
     "target", "inputs", "ignore_columns", "types", "delimiter", "block", "skip_broken",
     "tokenizer", "standardize", "data_threads", "loss", "label_smoothing", "ignore_index",
     "batch_size",
-    "metrics", "monitor", "provider", "threads",
+    "row_weights", "metrics", "monitor", "provider", "threads",
 )  # fmt: skip
 
 

@@ -21,10 +21,12 @@ class LogLikelihood:
     Attributes:
         output: the value with the probabilities (rows, classes)
         target: the input with the class of each row
+        reduction: "mean", "sum" or "none" (one loss per row)
     """
 
     output: str
     target: str = "labels"
+    reduction: str = "mean"
 
     def __post_init__(self) -> None:
         check_loss(self)
@@ -38,8 +40,7 @@ class LogLikelihood:
         )
         own = op.Squeeze(op.GatherElements(p, op.Unsqueeze(labels, [1]), axis=1), [1])
         least = op.cast_like(op.constant(np.array(_LEAST, np.float32)), p)
-        mean: ir.Value = reduced(op, op.Neg(op.Log(op.Max(own, least))), "mean")
-        return mean
+        return reduced(op, op.Neg(op.Log(op.Max(own, least))), self.reduction)
 
     def allowed_labels(self, values: Values) -> tuple[int, int | None] | None:
         """The least label, and one above the greatest; None: not known."""

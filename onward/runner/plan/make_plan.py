@@ -47,6 +47,7 @@ from onward.runner.plan.plan_batches import first_feeds, make_batches
 from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
 from onward.runner.plan.row_split import RowSplit, split_rows
+from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
 from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
@@ -114,7 +115,7 @@ def make_plan(
     adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
     choices += [ChosenSetting("model", note, "as given") for note in adapted.notes]
     trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
-    feed = _target_feed(adapted.model)
+    feed = _new_feed(adapted.model, "target")
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself
     chosen = choose_loss(config, trained.scores, facts, feed)
@@ -140,7 +141,15 @@ def make_plan(
     )
 
     # -- batches, learning, measuring
-    training, evaluated = make_batches(config, opened, rows, facts, preprocessing, reads, batch)
+    weights = read_row_weights(
+        config, opened.training, rows.training, _new_feed(adapted.model, "weights", feed)
+    )
+    if weights is not None:
+        why = f"mean {weights.mean:.4g}; rows that are held out count alike"
+        choices.append(ChosenSetting("row weights", weights.column, why))
+    training, evaluated = make_batches(
+        config, opened, rows, facts, preprocessing, reads, batch, weights
+    )
     steps = count_steps(config, len(training))
     optimizer, made = make_optimizer(config)
     choices += made
@@ -153,7 +162,7 @@ def make_plan(
         sizes["validation rows"] = len(rows.validation)
     return TrainingPlan(
         adapted=adapted,
-        loss=chosen.loss,
+        loss=weighted(chosen.loss, weights),
         optimizer=optimizer,
         options=make_options(config, adapted, steps, chosen.output),
         preprocessing=preprocessing,
@@ -170,6 +179,7 @@ def make_plan(
         higher_is_better=higher,
         choices=[*choices, choice],
         sizes=sizes,
+        weights=None if weights is None else weights.feed,
     )
 
 
@@ -194,6 +204,7 @@ def _read_columns(
     length: int | None,
     own_scaling: str | None,
 ) -> PlannedColumns:
+    check_row_weights(config, opened.training.columns)
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
     target, choice = find_target(config, columns, ports)
@@ -293,9 +304,9 @@ def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[ChosenSetting]]
     return own, [ChosenSetting("batch size", str(own), why)]
 
 
-def _target_feed(model: ir.Model) -> str:
-    """A name for the target's feed that no value of the model has."""
-    return str(free_name("target", taken_names(model)))
+def _new_feed(model: ir.Model, wish: str, *others: str) -> str:
+    """A name for a feed of the loss that no value of the model and no other feed has."""
+    return str(free_name(wish, {*taken_names(model), *others}))
 
 
 def _port_of(ports: ModelPorts, chosen: ChosenLoss) -> TensorPort:
