@@ -164,7 +164,7 @@ def make_plan(
         adapted=adapted,
         loss=weighted(chosen.loss, weights),
         optimizer=optimizer,
-        options=make_options(config, adapted, steps, chosen.output),
+        options=make_options(config, adapted, optimizer, steps, chosen.output),
         preprocessing=preprocessing,
         training=training,
         validation=evaluated,
