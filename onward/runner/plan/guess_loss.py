@@ -33,7 +33,7 @@ class ChosenLoss:
 
     loss: Loss
     name: str  # as in the config
-    output: str  # the value that it compares
+    output: str  # the value that metrics compare: what the loss reads, or its probabilities
     dtype: str  # of the target's feed
     shape: tuple[int | None, ...]  # of the target's feed
     axis: int | None  # where the classes are
@@ -75,8 +75,8 @@ def choose_loss(
         labels = reads.shape[:1]
         why = f"{why}, where every class has its own"
         return ChosenLoss(
-            OneVersusRest(output=reads.name, target=feed), name, reads.name, "int64", labels, 1,
-            ChosenSetting("loss", "bce_with_logits", why),
+            OneVersusRest(output=reads.name, target=feed), name, port.output.name, "int64", labels,
+            1, ChosenSetting("loss", "bce_with_logits", why),
         )  # fmt: skip
     choice = ChosenSetting("loss", name, why)
     dtype = "float64" if reads.dtype == "float64" else "float32"

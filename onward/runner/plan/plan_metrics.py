@@ -18,6 +18,7 @@ from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.training_plan import ChosenSetting
 
 _OF_CLASSES = ("cross_entropy", "bce_with_logits")
@@ -129,7 +130,7 @@ def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -
     settings: dict[str, Any] = {}
     if chosen.name == "cross_entropy":
         settings = {"task": "multiclass", "axis": chosen.axis}
-        if isinstance(chosen.loss, LogLikelihood):
+        if isinstance(chosen.loss, (LogLikelihood, OneVersusRest)):
             settings["probabilities"] = True
     if chosen.name == "bce_with_logits":
         several = len(port.shape) == 2 and port.shape[1] != 1

@@ -19,6 +19,7 @@ from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import read_ports
 from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.score_ending import TWO_PROBABILITIES
+from onward.sessions.training.session import TrainingSession
 from tests.models_ml import ml
 from tests.runner.plan.planned_runs import plan_of, train
 
@@ -159,6 +160,20 @@ def test_each_class_against_the_rest_is_trained_on_its_score(make: Any) -> None:
     z = np.asarray(batch.feeds["X"]) @ W + B
     expected = np.mean(np.logaddexp(0, z) - answers * z)
     assert train(plan, steps=1)["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_of_one_against_the_rest_are_of_its_probabilities() -> None:
+    data = {"X": X, "y": np.array([3, 7, 9])[np.arange(60) % 3]}
+    plan = plan_of(against_the_rest(logistic, 17), data, target="y", metrics=["log_loss"])
+    assert plan.validation is not None
+    rows = plan.validation.positions
+    p = 1 / (1 + np.exp(-(X[rows] @ W + B)))
+    logs = np.log(p / p.sum(1, keepdims=True))[np.arange(len(rows)), rows % 3]
+    [metric] = plan.make_metrics()
+    session = TrainingSession(plan.adapted.model, plan.loss, plan.optimizer, plan.options)
+    for batch in plan.validation.epoch(0):
+        metric.update(session.evaluate(batch.feeds)[plan.output], batch.feeds[plan.target])
+    assert metric.result() == pytest.approx(-logs.mean(), rel=1e-5)
 
 
 def doubted(op: Writer, column: int) -> str:
