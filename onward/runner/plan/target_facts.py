@@ -32,6 +32,11 @@ class TargetFacts:
         """Whether the rows to train on have two classes."""
         return len(self.class_names or self.values) - len(self.unseen) == 2
 
+    def without_unseen(self) -> TargetFacts:
+        """The facts of the rows to train on alone."""
+        values = tuple(each for each in self.values if each not in self.unseen)
+        return replace(self, values=values, unseen=())
+
     @property
     def is_discrete(self) -> bool:
         """Whether each row has one of few values."""

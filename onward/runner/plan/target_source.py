@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ def make_target(
     `known` are the classes of an earlier training of this model, which keep their numbers; `own`
     are those that the model names itself, which no training changes.
     """
+    if chosen.axis is not None and len(facts.values) > (port.shape[chosen.axis] or math.inf):
+        facts = facts.without_unseen()  # there are no outputs for them: refused by row
     if own and chosen.name in ("cross_entropy", "bce_with_logits"):
         check_named(own, facts)
         known = own if set(facts.values) <= set(own) else known

@@ -69,6 +69,15 @@ def test_labels_that_only_validation_data_has_are_classes(names: tuple[Any, ...]
         plan_of(mlp(classes=1), training, labelled(kinds[PLACES]), target="y")
 
 
+@pytest.mark.parametrize("names", [("w", "x", "y", "z"), (0, 1, 2, 3)])
+def test_labels_of_validation_data_without_an_output_are_refused_by_row(names: Any) -> None:
+    kinds = np.array(names, object if isinstance(names[0], str) else np.int64)
+    held_out = labelled(kinds[PLACES])
+    held_out["y"][5] = kinds[3]
+    with pytest.raises(DataError, match="row 5, column 'y'"):
+        plan_of(mlp(), labelled(kinds[PLACES]), held_out, target="y")
+
+
 def test_a_category_that_is_held_out_by_chance_has_a_column() -> None:
     texts = np.array(["red", "green", "blue"], object)[PLACES]
     for row in range(0, 60, 5):
@@ -87,5 +96,7 @@ def test_a_category_of_validation_data_alone_is_named_before_the_run() -> None:
     held_out = {**training, "colour": texts[PLACES]}
     plan = plan_of(mlp(features=4), training, held_out, target="y")
     assert plan.preprocessing.feeds(held_out)["x"].shape == (60, 4)
-    with pytest.raises(DataError, match="only rows that are held out have .blue. in column 'colour'"):
+    with pytest.raises(
+        DataError, match="only rows that are held out have 'blue' in column 'colour'"
+    ):
         plan_of(mlp(features=3), training, held_out, target="y")
