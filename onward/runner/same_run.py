@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onward.errors import OnwardError, OptionError
+from onward.message_text import list_names
 from onward.runner.callbacks.run_record import FINISHED, STOPPED
 from onward.runner.config import TEAM_SETTINGS, TrainConfig, make_config
 from onward.runner.config_files import read_config
@@ -33,9 +35,19 @@ def find_same_run(runs: Path, config: TrainConfig) -> RunFolder:
     if found is None:
         raise OptionError(
             f"no run in {runs} has the same settings, so there is none to resume\n"
-            "start it without --resume, or name the run: --name"
+            f"start it without --resume, or name the run: --name{_nearest(runs, config)}"
         )
     return found
+
+
+def _nearest(runs: Path, config: TrainConfig) -> str:
+    """What the newest run has that differs, as the end of a message."""
+    for folder in reversed(list(list_runs(runs))):
+        with contextlib.suppress(OnwardError):
+            found = make_config(read_config(folder.config))
+            names = _different(found, config, _MAY_CHANGE)
+            return f" ({folder.name} differs in {list_names(names)})"
+    return ""
 
 
 def check_same_settings(folder: RunFolder, config: TrainConfig) -> None:
