@@ -86,6 +86,9 @@ class TrainConfig(BaseModel):
     standardize: bool | None = _setting(
         DATA, None, "Scale numbers to mean 0 and deviation 1; by default, columns of a table are."
     )
+    row_weights: str | None = _setting(
+        DATA, None, "The column that says how much each row counts in training."
+    )
     balance: bool = _setting(DATA, False, "Train on rows of every class equally often.")
     flip: bool = _setting(DATA, False, "Images: mirror left to right at random.")
     crop: Annotated[int, Field(ge=0)] = _setting(DATA, 0, "Images: shift by up to N pixels.")

@@ -200,12 +200,12 @@ def _mistakes(run: Run, batch: DataBatch, outputs: Any, targets: Any, most: int)
     answers = (outputs.reshape(-1) > 0).astype(np.int64) if one else outputs.argmax(1)
     if answers.shape != targets.shape:
         return []
-    names = run.plan.classes
+    names, others = run.plan.classes, (run.plan.target, run.plan.weights)
     wrong = np.flatnonzero(answers != targets)[:most]
     return [
         Mistake(
             int(batch.positions[row]),
-            {name: feed[row] for name, feed in batch.feeds.items() if name != run.plan.target},
+            {name: feed[row] for name, feed in batch.feeds.items() if name not in others},
             names[int(targets[row])] if targets[row] < len(names) else int(targets[row]),
             names[int(answers[row])] if answers[row] < len(names) else int(answers[row]),
         )

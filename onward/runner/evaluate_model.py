@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onward.errors import ColumnMissing
 from onward.runner.config import make_config
 from onward.runner.evaluate import evaluate
 from onward.runner.open_session import open_session
@@ -20,7 +21,7 @@ _SETTINGS = (
     "target", "inputs", "ignore_columns", "types", "delimiter", "block", "skip_broken",
     "tokenizer", "standardize", "data_threads", "loss", "label_smoothing", "ignore_index",
     "batch_size",
-    "metrics", "monitor", "provider", "threads",
+    "row_weights", "metrics", "monitor", "provider", "threads",
 )  # fmt: skip
 
 
@@ -44,7 +45,14 @@ def evaluate_model(model: Path, data: Any, **settings: Any) -> EvaluatedModel:
     if chosen.get("batch_size") == "auto":
         del chosen["batch_size"]
     config = make_config(chosen)
-    plan = make_plan(config, model, data, data)
+    try:
+        plan = make_plan(config, model, data, data)
+    except ColumnMissing:
+        if config.row_weights is None:
+            raise
+        # rows to evaluate on count alike: the column is named only so that no input takes it
+        config = config.model_copy(update={"row_weights": None})
+        plan = make_plan(config, model, data, data)
     folder = RunFolder(model.parent)  # nothing is written to it
     with open_session(plan, config) as session:
         evaluation = evaluate(

@@ -30,6 +30,7 @@ _sharded = LazyModule("onward.distributed.checkpoints.sharded_states")
 
 _POSITION = ("step", "epoch", "batch", "micro", "evaluated", "seconds")
 _KEY = "run"  # in the session's properties
+_DATA, _RATE = "data", "learning_rate"  # in it: the sizes of the data, and the rate that was given
 
 
 def open_checkpoints(
@@ -56,6 +57,8 @@ def begin_save(run: Run, callbacks: Sequence[Callback]) -> None:
         "best": None if run.best is None else _to_json(run.best),
         "last": _to_json(run.evaluations[-1]) if run.evaluations else None,
         "callbacks": _states(callbacks),
+        _DATA: _data_facts(run.plan),
+        _RATE: run.plan.optimizer.lr,
     }
     # only better ones are rated: of two that are equally good, the folder would keep the newer
     best = run.best if run.best is not None and run.best.step == run.step else None
@@ -84,8 +87,11 @@ def resume_run(run: Run, found: SavedState, callbacks: Sequence[Callback]) -> No
     position = run.session.properties.get(_KEY)
     if not isinstance(position, Mapping):
         raise CheckpointMismatch(f"{where}: it is not of `onward train`\nstart another run")
+    _check_position(run, position)
     for name in _POSITION:
         setattr(run, name, position[name])
+    if position.get(_RATE, run.plan.optimizer.lr) != run.plan.optimizer.lr:
+        run.session.set_learning_rate(run.plan.optimizer.lr)  # another one was given
     run.saved = run.step
     run.best = _from_json(position["best"])
     last = _from_json(position["last"])
@@ -93,6 +99,28 @@ def resume_run(run: Run, found: SavedState, callbacks: Sequence[Callback]) -> No
     for name, callback in _named(callbacks).items():
         if name in position["callbacks"]:
             callback.restore(position["callbacks"][name])
+
+
+def _data_facts(plan: TrainingPlan) -> dict[str, int]:
+    """The sizes that say which rows are at a position."""
+    return {**plan.sizes, "batches": len(plan.training)}
+
+
+def _check_position(run: Run, position: Mapping[str, Any]) -> None:
+    """Refuse a position in other data, and one after the last step."""
+    again = f"train its model in a new run: onward train {run.folder.model}"
+    for name, count in _data_facts(run.plan).items():
+        before = position.get(_DATA, {}).get(name, count)
+        if count != before:
+            raise CheckpointMismatch(
+                f"the data of {run.folder.path} has changed: it has {count:,} {name}, and had "
+                f"{before:,} when the run was saved\ngive it the same data, or {again}"
+            )
+    if position["step"] > run.plan.steps:
+        raise CheckpointMismatch(
+            f"{run.folder.path} has made {position['step']:,} steps, and is to make "
+            f"{run.plan.steps:,}\ngive it more --epochs or --max-steps, or {again}"
+        )
 
 
 def _states(callbacks: Sequence[Callback]) -> dict[str, Any]:

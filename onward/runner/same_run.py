@@ -1,28 +1,88 @@
-"""Find the run that the same settings started before."""
+"""Find the run that the same settings started before, and check those of a run that is resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onward.errors import OnwardError, OptionError
+from onward.message_text import list_names
 from onward.runner.callbacks.run_record import FINISHED, STOPPED
-from onward.runner.config import TrainConfig, make_config
+from onward.runner.config import TEAM_SETTINGS, TrainConfig, make_config
 from onward.runner.config_files import read_config
 from onward.runner.run_folder import RunFolder, list_runs
 from onward.runner.run_process import living_process
 
+# settings of how long a run is, of what is done around its steps, and of the machine; most others
+# would move its position in the data, or change what is trained
+_MAY_CHANGE = (
+    "epochs", "max_steps", "patience", "evaluate_every", "save_every", "keep", "log_every",
+    "sample_text", "tensorboard", "track", "profile", "on_nan", "export", "keep_adapter",
+    "provider", "threads", "data_threads", "memory_budget", "memory_level", "runs", "name",
+    *TEAM_SETTINGS,
+)  # fmt: skip
+_LOWERED = ("learning_rate", "max_grad_norm")  # after a divergence, in a run that is named
+_PATHS = ("model", "data", "validation")  # of files that may have been moved
+
 
 def find_same_run(runs: Path, config: TrainConfig) -> RunFolder:
-    """The newest run with these settings; OptionError if there is none."""
-    found = next(_same_runs(runs, config), None)
+    """The newest run with these settings, else one that they make longer; OptionError if none."""
+    found = next(_same_runs(runs, config), None) or next(
+        _same_runs(runs, config, _MAY_CHANGE), None
+    )
     if found is None:
         raise OptionError(
             f"no run in {runs} has the same settings, so there is none to resume\n"
-            "start it without --resume, or name the run: --name"
+            f"start it without --resume, or name the run: --name{_nearest(runs, config)}"
         )
     return found
+
+
+def _nearest(runs: Path, config: TrainConfig) -> str:
+    """What the newest run has that differs, as the end of a message."""
+    for folder in reversed(list(list_runs(runs))):
+        with contextlib.suppress(OnwardError):
+            found = make_config(read_config(folder.config))
+            names = _different(found, config, _MAY_CHANGE)
+            return f" ({folder.name} differs in {list_names(names)})"
+    return ""
+
+
+def check_same_settings(folder: RunFolder, config: TrainConfig) -> None:
+    """Refuse settings that cannot change while a run is resumed; `config` has no "auto"."""
+    try:
+        before = make_config(folder.read_record().get("config", {}))
+    except OnwardError:
+        return  # of another version
+    for name in _different(before, config, (*_MAY_CHANGE, *_LOWERED, *_PATHS)):
+        raise OptionError(
+            f"{name} cannot change in a run that is resumed: {folder.path} was started with "
+            f"{_shown(before, name)}, not {_shown(config, name)}\n"
+            f"give it the settings of {folder.config}, or train its model in a new run: "
+            f"onward train {folder.model}"
+        )
+
+
+def is_changed(folder: RunFolder, config: TrainConfig) -> bool:
+    """Whether a run's settings are others than those in its config.toml."""
+    try:
+        return bool(_different(make_config(read_config(folder.config)), config, ("name", "runs")))
+    except OnwardError:
+        return True
+
+
+def _different(a: TrainConfig, b: TrainConfig, without: Collection[str]) -> list[str]:
+    """The names of the settings that are different, of those that count."""
+    names = (name for name in TrainConfig.model_fields if name not in without)
+    return [name for name in names if getattr(a, name) != getattr(b, name)]
+
+
+def _shown(config: TrainConfig, name: str) -> str:
+    """A setting as a message shows it: its value, or that there is none."""
+    value = getattr(config, name)
+    return "none" if value is None or value in ([], {}) else repr(value)
 
 
 def find_run_of_launch(
@@ -57,13 +117,14 @@ def _has_ended(record: Mapping[str, Any]) -> bool:
     return status == FINISHED or (status == STOPPED and not record.get("terminated"))
 
 
-def _same_runs(runs: Path, config: TrainConfig) -> Iterator[RunFolder]:
-    """The runs with these settings, the newest first."""
-    wanted = config.model_copy(update={"name": None})
+def _same_runs(
+    runs: Path, config: TrainConfig, without: Collection[str] = ("name",)
+) -> Iterator[RunFolder]:
+    """The runs with these settings, but for those `without`, the newest first."""
     for folder in reversed(list(list_runs(runs))):
         try:
             found = make_config(read_config(folder.config))
         except OnwardError:
             continue  # of another version, or damaged: not this one
-        if found.model_copy(update={"name": None}) == wanted:
+        if not _different(found, config, without):
             yield folder

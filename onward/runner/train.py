@@ -30,7 +30,12 @@ from onward.runner.run import Run
 from onward.runner.run_checkpoints import begin_save, end_save, open_checkpoints, resume_run
 from onward.runner.run_folder import RunFolder, find_run, new_run_folder
 from onward.runner.run_process import living_process
-from onward.runner.same_run import find_run_of_launch, find_same_run
+from onward.runner.same_run import (
+    check_same_settings,
+    find_run_of_launch,
+    find_same_run,
+    is_changed,
+)
 from onward.runner.share_plan import parallel_settings, share_plan
 from onward.runner.team import ALONE, Team, ending_together, run_on_all, run_on_first
 
@@ -71,8 +76,9 @@ def train(
     """Train a model on data; `settings` are those of TrainConfig.
 
     `data` and `validation` are anything that `open_data` opens. With `resume`, the newest run with
-    the same settings (or the run called `name`) continues where it was, bit for bit. `command` is
-    written into the run's folder, as what repeats it.
+    the same settings (or the run called `name`) continues where it was, bit for bit; with more
+    `epochs`, a finished one trains on. `command` is written into the run's folder, as what repeats
+    it.
 
     A process that a launcher (torchrun, mpirun, srun, `onward launch`) started with others trains
     with them: each takes its part of every batch, and process 0 writes the folder. `parallel` is a
@@ -120,6 +126,8 @@ def _train(
         if is_new and team.rank == 0:
             folder.remove()
         raise
+    if not is_new and team.rank == 0 and is_changed(folder, config):
+        _write_settings(config, resolved, folder, command)
     with stop_on_signals(run):
         try:
             train_loop(run, everyone)
@@ -210,7 +218,10 @@ def _resolve(
 ) -> TrainConfig:
     """The config with numbers for "auto": those of the run that is resumed, or measured."""
     known = {} if folder is None else folder.read_record().get(RESOLVED, {})
-    return resolve_automatic(config, known, *sources)
+    resolved = resolve_automatic(config, known, *sources)
+    if folder is not None:
+        check_same_settings(folder, resolved)
+    return resolved
 
 
 def _make_folder(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import onward
-from onward.errors import DataError
+from onward.errors import ColumnMissing, DataError
 from onward.runner.data.dataset import SelectedRows
 from onward.runner.data.in_memory import ArrayDataset
 from onward.runner.evaluate_model import evaluate_model
@@ -26,6 +26,18 @@ def test_numbers_are_those_of_all_rows(tmp_path: Path) -> None:
     assert found.numbers["val_loss"] == pytest.approx(np.mean(np.linspace(0, 1, 40) ** 2), rel=1e-5)
     assert found.monitor in found.numbers
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_weights_of_rows_are_no_input_and_may_be_missing(tmp_path: Path) -> None:
+    onward.save(onward.new_model("mlp", features=2, hidden=(3,), classes=2), tmp_path / "m.onnx")
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    data = {"a": x[:, 0], "b": x[:, 1], "label": np.arange(20) % 2}
+    with_weights = {"w": np.arange(20), **data}
+    settings = {"target": "label", "row_weights": "w"}
+    found = evaluate_model(tmp_path / "m.onnx", with_weights, **settings)
+    assert found == evaluate_model(tmp_path / "m.onnx", data, **settings)
+    with pytest.raises(ColumnMissing, match="'label'"):
+        evaluate_model(tmp_path / "m.onnx", {"a": x[:, 0], "b": x[:, 1]}, **settings)
 
 
 def test_selected_rows_are_read_by_their_own_positions() -> None:

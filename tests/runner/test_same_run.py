@@ -29,8 +29,10 @@ def test_the_newest_run_with_the_same_settings_is_found(tmp_path: Path) -> None:
     expected = write_run(tmp_path, "b", config)
     write_run(tmp_path, "c", make_config(epochs=6))
     assert find_same_run(tmp_path, config) == expected
-    with pytest.raises(OptionError, match="has the same settings"):
-        find_same_run(tmp_path, make_config(epochs=7))
+    assert find_same_run(tmp_path, make_config(epochs=7, threads=1)).name == "c"  # made longer
+    message = r"the same settings.*\n.*the run: --name \(c differs in 'batch_size', 'seed'\)"
+    with pytest.raises(OptionError, match=message):
+        find_same_run(tmp_path, make_config(epochs=5, seed=1, batch_size=8))
 
 
 def test_processes_that_start_again_find_their_own_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import onward
-from onward.errors import DataError, FileExists, NotFinite, OptionError
+from onward.errors import CheckpointMismatch, DataError, FileExists, NotFinite, OptionError
 from onward.runner.callback import Callback
 
 Array = np.ndarray[Any, Any]
@@ -190,6 +190,56 @@ def test_the_same_call_finds_its_run(table: Path) -> None:
     assert run.folder.name == "m-2" and run.steps == 27
     with pytest.raises(OptionError, match="no run in runs has the same settings"):
         train(resume=True, learning_rate=0.5)
+
+
+@pytest.mark.parametrize("name", [None, "m-1"])
+def test_a_finished_run_is_made_longer(table: Path, name: str | None) -> None:
+    still = {"schedule": "constant", "threads": 1}
+    whole = train(epochs=4, runs="others", **still)
+    assert train(epochs=2, **still).steps == 18
+    run = train(epochs=4, name=name, resume=True, **still)
+    assert run.folder.name == "m-1" and run.steps == 36
+    assert weights(run) == weights(whole) and run.metrics == whole.metrics
+    assert "epochs = 4" in run.folder.config.read_text()
+    assert run.folder.read_record()["epochs"] == 4
+    with pytest.raises(CheckpointMismatch, match="made 36 steps, and is to make 27\ngive it more"):
+        train(epochs=3, name="m-1", resume=True, **still)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"batch_size": 5},
+        {"seed": 1},
+        {"validation_split": 0.3},
+        {"gradient_accumulation_steps": 2},
+        {"balance": True},
+        {"monitor": "val_f1"},
+        {"optimizer": "adam"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_settings_that_move_a_resumed_run_are_refused(table: Path, changed: dict[str, Any]) -> None:
+    train(epochs=1, name="mine")
+    [name] = changed
+    with pytest.raises(OptionError, match=f"{name} cannot change .* runs/mine was started with"):
+        train(**{"epochs": 2, "name": "mine", "resume": True, **changed})
+
+
+def test_data_that_has_changed_is_refused(table: Path) -> None:
+    train(epochs=1, name="mine")
+    with open("rows.csv", "a") as file:
+        file.write("1,0,0,0,p\n" * 20)
+    with pytest.raises(CheckpointMismatch, match="has 162 training rows, and had 144 when"):
+        train(epochs=2, name="mine", resume=True)
+
+
+def test_a_resumed_run_takes_a_lower_learning_rate(table: Path) -> None:
+    still = {"schedule": "constant", "log_every": 1, "name": "mine"}
+    train(epochs=1, **still)
+    run = train(epochs=2, learning_rate=0.001, resume=True, **still)
+    rates = [float(row["learning_rate"]) for row in rows(run) if row["learning_rate"]]
+    assert rates == [0.02] * 9 + [0.001] * 9
 
 
 @pytest.mark.integration

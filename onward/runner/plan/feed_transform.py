@@ -14,6 +14,7 @@ from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.preprocessing import Preprocessing
+from onward.runner.plan.row_weights import RowWeights
 
 _CHANGES = ("flip", "crop", "brightness", "contrast", "saturation")
 
@@ -49,6 +50,8 @@ class FeedTransform:
     layout: str = "CHW"  # of the images that are augmented: "CHW", "HWC" or "HW"
     soft_labels: SoftLabels | None = None
     target: bool = True
+    weights: RowWeights | None = None
+    weighs_alike: bool = False  # rows to evaluate on
 
     def __call__(self, columns: dict[str, Array], epoch: int, positions: Array) -> dict[str, Array]:
         if self.augmentation is not None:
@@ -56,6 +59,9 @@ class FeedTransform:
         feeds = self.preprocessing.feeds(columns, positions, self.target)
         if self.soft_labels is not None:
             feeds = self.soft_labels.apply(feeds, epoch, positions)
+        if self.weights is not None:
+            alike = np.ones(len(positions), np.float32)
+            feeds[self.weights.feed] = alike if self.weighs_alike else self.weights.of(columns)
         return feeds
 
     def _augment(

@@ -13,9 +13,10 @@ from onward.losses.loss import Loss
 from onward.losses.regression import L1, MSE, Huber, SmoothL1
 from onward.message_text import format_sizes, list_names
 from onward.runner.config import TrainConfig
+from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import ScoresPort, TensorPort
 from onward.runner.plan.one_versus_rest import OneVersusRest
-from onward.runner.plan.score_ending import TWO_PROBABILITIES
+from onward.runner.plan.score_ending import SHARES, TWO_PROBABILITIES
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -32,7 +33,7 @@ class ChosenLoss:
 
     loss: Loss
     name: str  # as in the config
-    output: str  # the value that it compares
+    output: str  # the value that metrics compare: what the loss reads, or its probabilities
     dtype: str  # of the target's feed
     shape: tuple[int | None, ...]  # of the target's feed
     axis: int | None  # where the classes are
@@ -61,7 +62,9 @@ def choose_loss(
         if name == "cross_entropy" and port.ending == TWO_PROBABILITIES:
             name, why = "bce_with_logits", "as given; of two probabilities, it is the binary one"
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
-    if port.ending and reads is port.scores:
+    if port.ending == SHARES and name == "cross_entropy" and _is_row(port, facts):
+        return _log_likelihood(config, reads, feed, why)
+    if port.ending not in ("", SHARES) and reads is port.scores:
         why = f"{why}; it reads the scores before the final {port.ending}"
     if name != "cross_entropy" and (given := _cross_entropy_settings(config)):
         raise OptionError(
@@ -72,8 +75,8 @@ def choose_loss(
         labels = reads.shape[:1]
         why = f"{why}, where every class has its own"
         return ChosenLoss(
-            OneVersusRest(output=reads.name, target=feed), name, reads.name, "int64", labels, 1,
-            ChosenSetting("loss", "bce_with_logits", why),
+            OneVersusRest(output=reads.name, target=feed), name, port.output.name, "int64", labels,
+            1, ChosenSetting("loss", "bce_with_logits", why),
         )  # fmt: skip
     choice = ChosenSetting("loss", name, why)
     dtype = "float64" if reads.dtype == "float64" else "float32"
@@ -94,11 +97,28 @@ def _cross_entropy_settings(config: TrainConfig) -> list[str]:
     return [name for name, is_given in given.items() if is_given]
 
 
+def _log_likelihood(config: TrainConfig, reads: TensorPort, feed: str, why: str) -> ChosenLoss:
+    """The cross entropy of probabilities that have no scores."""
+    if given := _cross_entropy_settings(config):
+        raise OptionError(
+            f"{given[0]} needs scores, and output {reads.name!r} is probabilities that have none\n"
+            f"leave {given[0]} out, or use a model that ends in its scores or a Softmax"
+        )
+    return ChosenLoss(
+        LogLikelihood(output=reads.name, target=feed), "cross_entropy", reads.name, "int64",
+        reads.shape[:1], 1, ChosenSetting("loss", "cross_entropy", f"{why}, of its probabilities"),
+    )  # fmt: skip
+
+
+def _is_row(port: ScoresPort, facts: TargetFacts | None) -> bool:
+    """Whether each row has one class."""
+    return facts is not None and not facts.shape and len(port.scores.shape) == 2
+
+
 def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:
     """Whether each class has a Sigmoid, whose probabilities a cross entropy would not train."""
     is_plain = not _cross_entropy_settings(config)
-    is_row = facts is not None and not facts.shape and len(port.scores.shape) == 2
-    return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and is_row
+    return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and _is_row(port, facts)
 
 
 def _guess(port: TensorPort, facts: TargetFacts | None, has_sigmoids: bool) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from onward.errors import DataError
+from onward.message_text import list_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.class_labels import OneHotColumn
 from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
@@ -20,6 +21,7 @@ from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
 from onward.runner.plan.input_columns import Matched
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
+from onward.runner.plan.row_split import RowSplit
 from onward.runner.plan.training_plan import ChosenSetting
 
 _SAMPLE = 1024  # images whose mean is that of all
@@ -30,13 +32,20 @@ _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC
 
 
 def make_sources(
-    config: TrainConfig, ports: ModelPorts, matched: Matched, data: Dataset, positions: Array
+    config: TrainConfig, ports: ModelPorts, matched: Matched, data: Dataset, rows: RowSplit
 ) -> tuple[tuple[FeedSource, ...], list[ChosenSetting]]:
-    """How every input is made of its columns, and what is done to them."""
+    """How every input is made of its columns, and what is done to them.
+
+    Categories are those of all rows: a rare one may be held out, by chance or in data of its own.
+    """
+    positions = rows.training
     used = [name for port in ports.inputs for name in matched[port.name]]
     floats = {name for port in ports.inputs if port.is_float for name in matched[port.name]}
     single = [name for name in dict.fromkeys(used) if _is_single(data.columns[name])]
     surveys = compute_statistics(data, [name for name in single if name in floats], positions)
+    unseen = _unseen_categories(surveys, data, rows)
+    for name, categories in unseen.items():
+        surveys[name].categories.update(categories)
     sources, choices = [], list[ChosenSetting]()
     for port in ports.inputs:
         encoders: dict[str, tuple[Encoder, ...]] = {}
@@ -44,12 +53,26 @@ def make_sources(
             encoders[name] = _encoders(
                 config, port, name, data, positions, surveys.get(name), choices
             )
-        _check_width(port, matched[port.name], data.columns, encoders)
+        _check_width(port, matched[port.name], data.columns, encoders, unseen)
         turn = _transpose(port, [data.columns[name] for name in matched[port.name]])
         kept = {name: each for name, each in encoders.items() if each}
         source = FeedSource(port.name, matched[port.name], kept, port.dtype, port.shape, turn)
         sources.append(source)
     return tuple(sources), _summed(choices)
+
+
+def _unseen_categories(
+    surveys: Mapping[str, ColumnStatistics], data: Dataset, rows: RowSplit
+) -> dict[str, set[str]]:
+    """The categories of columns that only rows that are held out have."""
+    held_out, positions = rows.held_out, rows.validation
+    if held_out is None or positions is None:
+        return {}
+    known = held_out.columns
+    names = [name for name in surveys if data.columns[name].dtype == TEXT and name in known]
+    found = compute_statistics(held_out, [n for n in names if known[n].dtype == TEXT], positions)
+    unseen = {name: each.categories - surveys[name].categories for name, each in found.items()}
+    return {name: each for name, each in unseen.items() if each}
 
 
 def _encoders(
@@ -168,6 +191,7 @@ def _check_width(
     names: tuple[str, ...],
     columns: Mapping[str, Column],
     encoders: Mapping[str, tuple[Encoder, ...]],
+    unseen: Mapping[str, set[str]],
 ) -> None:
     """The numbers that columns give must be those that the input takes."""
     if None in port.rest or any(columns[name].dtype == IMAGE for name in names):
@@ -186,10 +210,17 @@ def _check_width(
         for encoder in encoders[name]:
             if isinstance(encoder, OneHotColumn):
                 check_mixed(name, encoder.categories)
+    advice = _width_advice(dict(zip(names, widths)), encoders, total - wanted)
+    strange = {name: sorted(unseen[name]) for name in names if name in unseen}
+    if strange and sum(map(len, strange.values())) == total - wanted:
+        name, texts = next(iter(strange.items()))
+        advice = (
+            f"only rows that are held out have {list_names(texts[:6])} in column {name!r}: correct "
+            "them, or use a model of that size"
+        )
     raise DataError(
         f"the model's input {port.name!r} has {wanted} features, the {word} {shown}{more} "
-        f"give{'' if len(names) > 1 else 's'} {total}\n"
-        + _width_advice(dict(zip(names, widths)), encoders, total - wanted)
+        f"give{'' if len(names) > 1 else 's'} {total}\n" + advice
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 from onward.errors import OptionError
 from onward.optimizers.catalogue import OPTIMIZERS
 from onward.optimizers.ema import EMA
+from onward.optimizers.groups import Group
+from onward.optimizers.muon import Muon
 from onward.optimizers.optimizer import Optimizer
 from onward.optimizers.schedules import Constant, Cosine, Linear, OneCycle, Schedule, WarmUp
 from onward.programs.training_options import TrainingOptions
@@ -52,7 +55,13 @@ def make_optimizer(config: TrainConfig) -> tuple[Optimizer, list[ChosenSetting]]
 
 def count_steps(config: TrainConfig, batches: int) -> int:
     """The updates of a run: those of its epochs, and at most max_steps."""
-    steps = max(config.epochs * batches // config.gradient_accumulation_steps, 1)
+    accumulated, made = config.gradient_accumulation_steps, config.epochs * batches
+    if accumulated > made:
+        raise OptionError(
+            f"gradient_accumulation_steps is {accumulated}, and the run has {made} batches: they "
+            "do not fill one step\ngive a smaller number, or more epochs"
+        )
+    steps = made // accumulated
     return steps if config.max_steps is None else min(steps, config.max_steps)
 
 
@@ -86,14 +95,30 @@ def explain_precision(config: TrainConfig) -> list[ChosenSetting]:
     return [ChosenSetting("precision", str(found), "as given")]
 
 
+def make_groups(
+    config: TrainConfig, adapted: AdaptedModel, optimizer: Optimizer
+) -> Sequence[Group]:
+    """The groups of a model; with Muon, AdamW updates what is no matrix, at the same rate."""
+    if not isinstance(optimizer, Muon):
+        return adapted.groups
+    if adapted.groups:
+        raise OptionError("layer_decay does not go with muon\nleave one of them out")
+    usual = config.model_copy(update={"optimizer": "adamw", "learning_rate": optimizer.lr})
+    return [Group(parameters=_is_no_matrix, optimizer=make_optimizer(usual)[0])]
+
+
+def _is_no_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) != 2
+
+
 def make_options(
-    config: TrainConfig, adapted: AdaptedModel, steps: int, output: str
+    config: TrainConfig, adapted: AdaptedModel, optimizer: Optimizer, steps: int, output: str
 ) -> TrainingOptions:
     """The options of the session; a step returns the output that metrics compare."""
     return TrainingOptions(
         trainable=adapted.trainable,
         frozen=adapted.frozen,
-        groups=adapted.groups,
+        groups=make_groups(config, adapted, optimizer),
         frozen_batch_norms=adapted.frozen_batch_norms,
         accumulate=config.gradient_accumulation_steps,
         clip_norm=config.max_grad_norm,

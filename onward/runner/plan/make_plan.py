@@ -25,6 +25,7 @@ from onward.runner.plan.feed_transform import FeedTransform
 from onward.runner.plan.guess_loss import ChosenLoss, choose_loss
 from onward.runner.plan.input_columns import match_inputs
 from onward.runner.plan.input_sources import make_sources
+from onward.runner.plan.joined_scores import join_scores
 from onward.runner.plan.learning import (
     check_resolved,
     count_steps,
@@ -46,13 +47,14 @@ from onward.runner.plan.plan_batches import first_feeds, make_batches
 from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
 from onward.runner.plan.row_split import RowSplit, split_rows
+from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
 from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
     leftover_target,
     used_columns,
 )
-from onward.runner.plan.target_facts import TargetFacts, read_target
+from onward.runner.plan.target_facts import TargetFacts, read_target, with_held_out
 from onward.runner.plan.target_source import check_labels, explain_scale, make_target
 from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
@@ -77,7 +79,7 @@ def make_plan(
     takes. Every guess is in the plan's `choices`, and can be set in the config instead.
     """
     size = check_resolved(config)
-    loaded = load(model, any_domain=True)
+    loaded = join_scores(load(model, any_domain=True))
     ports, stored = read_ports(loaded), read_preprocessing(loaded)
     tokenizer, length = find_tokenizer(config, model, stored), text_length(loaded)
     known = None if stored is None or config.tokenizer is not None else stored.vocabulary
@@ -113,7 +115,7 @@ def make_plan(
     adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
     choices += [ChosenSetting("model", note, "as given") for note in adapted.notes]
     trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
-    feed = _target_feed(adapted.model)
+    feed = _new_feed(adapted.model, "target")
     if facts is None and config.loss != "output":
         feed = sources[0].feed  # an autoencoder: the target is the input itself
     chosen = choose_loss(config, trained.scores, facts, feed)
@@ -139,7 +141,15 @@ def make_plan(
     )
 
     # -- batches, learning, measuring
-    training, evaluated = make_batches(config, opened, rows, facts, preprocessing, reads, batch)
+    weights = read_row_weights(
+        config, opened.training, rows.training, _new_feed(adapted.model, "weights", feed)
+    )
+    if weights is not None:
+        why = f"mean {weights.mean:.4g}; rows that are held out count alike"
+        choices.append(ChosenSetting("row weights", weights.column, why))
+    training, evaluated = make_batches(
+        config, opened, rows, facts, preprocessing, reads, batch, weights
+    )
     steps = count_steps(config, len(training))
     optimizer, made = make_optimizer(config)
     choices += made
@@ -152,9 +162,9 @@ def make_plan(
         sizes["validation rows"] = len(rows.validation)
     return TrainingPlan(
         adapted=adapted,
-        loss=chosen.loss,
+        loss=weighted(chosen.loss, weights),
         optimizer=optimizer,
-        options=make_options(config, adapted, steps, chosen.output),
+        options=make_options(config, adapted, optimizer, steps, chosen.output),
         preprocessing=preprocessing,
         training=training,
         validation=evaluated,
@@ -169,6 +179,7 @@ def make_plan(
         higher_is_better=higher,
         choices=[*choices, choice],
         sizes=sizes,
+        weights=None if weights is None else weights.feed,
     )
 
 
@@ -193,6 +204,7 @@ def _read_columns(
     length: int | None,
     own_scaling: str | None,
 ) -> PlannedColumns:
+    check_row_weights(config, opened.training.columns)
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
     target, choice = find_target(config, columns, ports)
@@ -229,6 +241,13 @@ def _read_columns(
     facts = None
     if target is not None:
         facts = read_target(opened.training, target, None, opened.class_names(target))
+        if opened.validation is not None:
+            facts = with_held_out(facts, opened.validation)
+        if facts.unseen:
+            shown = ", ".join(map(str, facts.unseen[:6]))
+            choices.append(
+                ChosenSetting("classes not trained", shown, "only held-out rows have them")
+            )
     rows = split_rows(config, opened, facts)
     choices.append(rows.choice)
     if reused is not None:
@@ -239,7 +258,7 @@ def _read_columns(
     if own_scaling is not None and config.standardize is None:
         config = config.model_copy(update={"standardize": False})
         choices.append(ChosenSetting("standardize", "no", own_scaling))
-    sources, made = make_sources(config, rest, matched, opened.training, rows.training)
+    sources, made = make_sources(config, rest, matched, opened.training, rows)
     if made_of_text is not None:
         sources = (*made_of_text.sources, *sources)
     return PlannedColumns(target, sources, [*choices, *made], rows, facts, vocabulary)
@@ -285,9 +304,9 @@ def _batch_size(size: int, ports: ModelPorts) -> tuple[int, list[ChosenSetting]]
     return own, [ChosenSetting("batch size", str(own), why)]
 
 
-def _target_feed(model: ir.Model) -> str:
-    """A name for the target's feed that no value of the model has."""
-    return str(free_name("target", taken_names(model)))
+def _new_feed(model: ir.Model, wish: str, *others: str) -> str:
+    """A name for a feed of the loss that no value of the model and no other feed has."""
+    return str(free_name(wish, {*taken_names(model), *others}))
 
 
 def _port_of(ports: ModelPorts, chosen: ChosenLoss) -> TensorPort:

@@ -15,7 +15,7 @@ from onward.message_text import format_sizes, suggest_names
 from onward.passes.linear_models import write_linear_models
 from onward.passes.value_facts import made_by
 from onward.passes.zip_maps import unzipped
-from onward.runner.plan.score_ending import scores_before_probabilities
+from onward.runner.plan.score_ending import SHARES, are_shares, scores_before_probabilities
 
 _VIEWS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Expand")
 
@@ -51,7 +51,7 @@ class ScoresPort:
 
     output: TensorPort  # the model's own
     scores: TensorPort  # what the loss reads: before the Softmax or Sigmoid
-    ending: str = ""  # "Softmax", "Sigmoid", "Sigmoid and Concat", or nothing
+    ending: str = ""  # "Softmax", "Sigmoid", "Sigmoid and Concat", "shares", or nothing
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _scores(value: ir.Value) -> ScoresPort:
     output = _port(value)
     found = scores_before_probabilities(value)
     if found is None:
-        return ScoresPort(output, output)
+        return ScoresPort(output, output, SHARES if are_shares(value) else "")
     before, ending = found
     dtype = output.dtype if before.dtype is None else before.dtype.numpy().name
     shape = output.shape if before.shape is None else _sizes(before.shape)

@@ -18,26 +18,28 @@ class OneVersusRest:
     Attributes:
         output: the value with the scores (rows, classes)
         target: the input with the class of each row
+        reduction: "mean", "sum" or "none" (one loss per row)
     """
 
     output: str
     target: str = "labels"
+    reduction: str = "mean"
 
     def __post_init__(self) -> None:
         check_loss(self)
 
     def build(self, op: GraphOps, values: Values) -> ir.Value:
-        """(softplus(x) - t x), where t is 1 for the label and 0 for other classes"""
+        """(softplus(x) - t x), where t is 1 for the label and 0 for others; the mean of a row"""
         x = read(op, self, values, self.output)
         check_rank(self, x, 2, "scores of shape (rows, classes)")
         labels = integers(
             op, self, target_of(op, self, values, self.target, "int64", sizes_of(x)[:1])
         )
         own = op.GatherElements(x, op.Unsqueeze(labels, [1]), axis=1)
-        rest = reduced(op, op.Softplus(x), "mean")
+        rest = op.ReduceMean(op.Softplus(x), [1], keepdims=0)
         count = op.cast_like(op.Gather(op.Shape(x), [1]), x)
-        mean: ir.Value = op.Sub(rest, op.Squeeze(op.Div(reduced(op, own, "mean"), count), [0]))
-        return mean
+        each = op.Sub(rest, op.Div(op.Squeeze(own, [1]), count))
+        return reduced(op, each, self.reduction)
 
     def allowed_labels(self, values: Values) -> tuple[int, int | None] | None:
         """The least label, and one above the greatest; None: not known."""

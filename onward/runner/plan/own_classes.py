@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onward.errors import DataError
+from onward.graph.scopes import ancestors
 from onward.graph.shapes.ml_operators import DOMAIN
 from onward.message_text import suggest_names
 from onward.passes.value_facts import attribute, constant, made_by
@@ -20,7 +21,9 @@ _VIEWS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape")
 
 def own_classes(model: ir.Model) -> Classes:
     """The labels that the model gives for its outputs; () if it gives their numbers, or none."""
-    found = {names for node in model.graph if (names := _names(node))}
+    outputs = ancestors(model.graph, model.graph.outputs)  # not labels of classifiers inside it
+    nodes = [node for node in model.graph if node.outputs[0] in outputs]
+    found = {names for node in nodes if (names := _names(node))}
     names = found.pop() if len(found) == 1 else ()
     return () if names == tuple(range(len(names))) else names
 

@@ -22,6 +22,7 @@ from onward.runner.plan.feed_transform import (
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.preprocessing import Preprocessing
 from onward.runner.plan.row_split import RowSplit, balanced_order
+from onward.runner.plan.row_weights import RowWeights
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_data import TrainingData
 
@@ -37,6 +38,7 @@ def make_batches(
     preprocessing: Preprocessing,
     port: TensorPort,
     size: int,
+    weights: RowWeights | None = None,
 ) -> tuple[Batches, Batches | None]:
     """The batches of training, and those of evaluation: neither shuffled nor augmented."""
     images = find_images(preprocessing.inputs, opened.training)
@@ -61,8 +63,8 @@ def make_batches(
         drop_last=is_fixed,
         positions=rows.training,
         order=balanced_order(config, opened.training, rows.training, facts),
-        columns=columns,
-        transform=FeedTransform(preprocessing, augmentation, layout, soft),
+        columns=columns if weights is None else [*columns, weights.column],
+        transform=FeedTransform(preprocessing, augmentation, layout, soft, weights=weights),
         threads=config.data_threads,
         row_wise=soft is None and _is_row_wise(preprocessing, opened.training),
         repeats=augmentation is None,
@@ -83,7 +85,9 @@ def make_batches(
         drop_last=is_fixed,
         positions=np.asarray(rows.validation),
         columns=columns,
-        transform=FeedTransform(preprocessing, soft_labels=plain),
+        transform=FeedTransform(
+            preprocessing, soft_labels=plain, weights=weights, weighs_alike=True
+        ),
         threads=config.data_threads,
         row_wise=_is_row_wise(preprocessing, rows.held_out),
         repeats=True,

@@ -16,7 +16,9 @@ from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
+from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.training_plan import ChosenSetting
 
 _OF_CLASSES = ("cross_entropy", "bce_with_logits")
@@ -128,6 +130,8 @@ def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -
     settings: dict[str, Any] = {}
     if chosen.name == "cross_entropy":
         settings = {"task": "multiclass", "axis": chosen.axis}
+        if isinstance(chosen.loss, (LogLikelihood, OneVersusRest)):
+            settings["probabilities"] = True
     if chosen.name == "bce_with_logits":
         several = len(port.shape) == 2 and port.shape[1] != 1
         settings = {"task": "multilabel" if several else "binary"}

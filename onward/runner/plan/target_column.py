@@ -29,7 +29,7 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
     return {
         name: each
         for name, each in columns.items()
-        if name not in config.ignore_columns and each.dtype != UNREADABLE
+        if name not in (*config.ignore_columns, config.row_weights) and each.dtype != UNREADABLE
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,17 @@ class TargetFacts:
     values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
     class_names: tuple[str, ...] = ()  # of a folder of images, or of a column
     is_one_hot: bool = False  # each row has zeros and a single 1: the place of its class
+    unseen: tuple[Any, ...] = ()  # of the values, those that only held-out data has
 
     @property
     def is_two(self) -> bool:
-        return len(self.class_names or self.values) == 2
+        """Whether the rows to train on have two classes."""
+        return len(self.class_names or self.values) - len(self.unseen) == 2
+
+    def without_unseen(self) -> TargetFacts:
+        """The facts of the rows to train on alone."""
+        values = tuple(each for each in self.values if each not in self.unseen)
+        return replace(self, values=values, unseen=())
 
     @property
     def is_discrete(self) -> bool:
@@ -77,6 +84,20 @@ def read_target(
             "for classes\nname another column: target='...'"
         )
     return TargetFacts(column, kind, (), tuple(sorted(found)), tuple(names))
+
+
+def with_held_out(facts: TargetFacts, held_out: Dataset) -> TargetFacts:
+    """The facts of a target with the classes that only data to evaluate on has."""
+    known = held_out.columns.get(facts.column)
+    if known is None or len(facts.values) < 2 or facts.class_names:
+        return facts
+    if known.dtype == IMAGE or tuple(known.shape) not in ((), (1,)):
+        return facts
+    other = read_target(held_out, facts.column)
+    unseen = tuple(value for value in other.values if value not in facts.values)
+    if other.kind != facts.kind or not unseen:
+        return facts
+    return replace(facts, values=tuple(sorted({*facts.values, *unseen})), unseen=unseen)
 
 
 def _kind(column: Column) -> str:

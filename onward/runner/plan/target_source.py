@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ def make_target(
     `known` are the classes of an earlier training of this model, which keep their numbers; `own`
     are those that the model names itself, which no training changes.
     """
+    if chosen.axis is not None and len(facts.values) > (port.shape[chosen.axis] or math.inf):
+        facts = facts.without_unseen()  # there are no outputs for them: refused by row
     if own and chosen.name in ("cross_entropy", "bce_with_logits"):
         check_named(own, facts)
         known = own if set(facts.values) <= set(own) else known
@@ -63,10 +66,13 @@ def make_target(
             if known and known == own and len(own) == count:
                 classes, encoders = own, (ClassLabels(facts.column, own),)
                 choices.append(ChosenSetting("classes", _shown(classes), _order(known, classes)))
-            elif _starts_at_one(chosen, facts, count, known):
-                classes = tuple(range(1, count + 1))
-                encoders = (ClassLabels(facts.column, classes),)
-                choices.append(ChosenSetting("classes", _shown(classes), "the labels start at 1"))
+            elif numbers := _own_numbers(chosen, facts, count, known):
+                classes, encoders = numbers, (ClassLabels(facts.column, numbers),)
+                is_from_one = numbers == tuple(range(1, count + 1))
+                why = (
+                    "the labels start at 1" if is_from_one else "the numbers of the data, in order"
+                )
+                choices.append(ChosenSetting("classes", _shown(classes), why))
         if count is not None and len(classes) > count:
             raise DataError(
                 f"target {facts.column!r} has {len(classes)} classes ({_shown(classes)}), the "
@@ -78,10 +84,12 @@ def make_target(
             choices.append(ChosenSetting("unused outputs", str(count - len(classes)), why))
             classes += tuple(f"{UNUSED}{number}" for number in range(len(classes), count))
     elif chosen.name == "bce_with_logits" and not facts.shape:
-        if not facts.is_two and facts.kind != "float":
+        if facts.unseen or (not facts.is_two and facts.kind != "float"):
+            count = len(facts.values)
+            why = f", {_shown(facts.unseen)} only in rows that are held out" if facts.unseen else ""
             raise DataError(
-                f"binary cross entropy needs 2 classes, target {facts.column!r} has "
-                f"{len(facts.values)}\nuse a model of {len(facts.values)} outputs"
+                f"binary cross entropy needs 2 classes, target {facts.column!r} has {count}{why}\n"
+                f"use a model of {count} outputs"
             )
         if facts.values:
             classes = keep_places(known, facts.values)
@@ -141,15 +149,19 @@ def _check_several(facts: TargetFacts) -> None:
         )
 
 
-def _starts_at_one(
+def _own_numbers(
     chosen: ChosenLoss, facts: TargetFacts, count: int, known: tuple[Any, ...]
-) -> bool:
-    """Whether labels are 1 to the number of outputs, and not 0 to one less."""
+) -> tuple[Any, ...]:
+    """Whole numbers that stand for the outputs, such as 3, 7 and 9; () if they are 0, 1, 2, ..."""
     if getattr(chosen.loss, "ignore_index", None) is not None or not facts.values:
-        return False
+        return ()
+    places, from_one = tuple(range(count)), tuple(range(1, count + 1))
     if known:  # the model was trained with them, or with others
-        return known == tuple(range(1, count + 1))
-    return (facts.values[0], facts.values[-1]) == (1, count)
+        is_other = len(known) == count and known != places
+        return known if is_other and all(isinstance(each, int) for each in known) else ()
+    if (facts.values[0], facts.values[-1]) == (1, count):
+        return from_one
+    return facts.values if len(facts.values) == count and facts.values != places else ()
 
 
 def check_labels(

@@ -54,3 +54,4 @@ class TrainingPlan:
     higher_is_better: bool
     choices: Sequence[ChosenSetting]
     sizes: Mapping[str, int]  # {"training rows": 800, "validation rows": 200}
+    weights: str | None = None  # the feed with the weights of rows
