@@ -235,7 +235,7 @@ class _Run:
             request,
             model=step.model,
             version=step.version,
-            inputs={name: given[t] for name, t in step.inputs.items() if t in given},
+            inputs={name: _read_only(given[t]) for name, t in step.inputs.items() if t in given},
             outputs=tuple(RequestedOutput(name) for name in step.outputs),
             timeout=left,
         )
@@ -269,6 +269,13 @@ def _named(ensemble: str, model: str, error: Exception) -> Exception:
         return error
     text = f"in ensemble {ensemble!r}, {error}"
     return type(error)(text, retry_after=error.retry_after)
+
+
+def _read_only(array: Array) -> Array:
+    """The same elements, which other steps and the answer need as they are."""
+    found = array.view()
+    found.flags.writeable = False
+    return found
 
 
 def _as_input(array: Array) -> Array:
