@@ -12,6 +12,7 @@ from onward.errors import OptionError
 from onward.providers.choose import available
 from onward.serving.core import Json
 from onward.serving.models.model_config import unknown_fields, whole
+from onward.serving.models.model_folder import inner_name
 from onward.serving.settings import ModelSettings
 
 _CACHE_BYTES = 64 << 20  # Triton's is one cache for all models, sized by a flag
@@ -63,8 +64,8 @@ def settings_of_config(config: Json, where: str = "config.pbtxt") -> tuple[Json,
     _read_sequences(config.get("sequence_batching"), reading)
     _read_engine(config, reading)
     _read_warm_up(config, reading)
-    labels = {each["name"]: each["label_filename"] for each in config.get("output", ())
-              if each.get("label_filename")}  # fmt: skip
+    labels = {each["name"]: inner_name(each["label_filename"], where)
+              for each in config.get("output", ()) if each.get("label_filename")}  # fmt: skip
     if labels:
         reading.settings["labels"] = labels
     return reading.settings, reading.ignored

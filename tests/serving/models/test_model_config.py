@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,3 +218,11 @@ def test_the_completed_configuration() -> None:
     plain = completed_config("m", ONNX, None, settings, inputs, outputs, None)
     assert plain["max_batch_size"] == 0 and plain["input"][0]["dims"] == [-1, 4]
     assert "dynamic_batching" not in plain
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/labels.txt"])
+def test_labels_outside_of_the_model_are_refused(name: str) -> None:
+    """Clients may give a configuration, and read its labels."""
+    config = read_override(json.dumps({"output": [{"name": "y", "label_filename": name}]}))
+    with pytest.raises(OptionError, match="is not in the model's folder\ngive its path"):
+        settings_of_config(config)
