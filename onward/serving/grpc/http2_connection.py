@@ -256,7 +256,8 @@ class Http2Connection(asyncio.Protocol):
         stream = self.streams.get(id)
         if stream is not None:
             self._sender.open_window(stream, more)
-            self.send(stream)
+            if stream.parts:
+                self.send(stream)
 
     def _read_reset(self, id: int, payload: bytes) -> None:
         h2.read_number(payload)
@@ -291,7 +292,10 @@ class Http2Connection(asyncio.Protocol):
             self._rest()
 
     def _send_all(self) -> None:
-        for stream in [each for each in self.streams.values() if each.parts]:
+        waiting = [each for each in self.streams.values() if each.parts and each.window > 0]
+        for stream in waiting:
+            if not self._sender.has_window:  # a client that opens it by bytes must cost no more
+                break
             self.send(stream)
         if not self._is_reading:
             self._sender.flush()

@@ -11,6 +11,7 @@ from onward.serving.grpc import http2_connection
 from onward.serving.grpc import http2_frames as h2
 from onward.serving.grpc.http2_connection import Http2Connection
 from onward.serving.grpc.http2_headers import Header, encode_headers
+from onward.serving.grpc.http2_sender import FrameSender
 from onward.serving.grpc.http2_stream import Stream
 
 HEADERS = encode_headers([(b":path", b"/a/b")])
@@ -219,6 +220,25 @@ def test_the_window_of_the_connection_is_shared() -> None:
     assert max(len(payload) for *_, payload in frames) == h2.DEFAULT_FRAME
     peer.feed(h2.window_frame(0, 50_000))
     assert peer.connection.streams == {}
+
+
+@pytest.mark.parametrize(("window", "offers"), [(0, 0), (1 << 20, 1)])
+def test_a_window_that_opens_by_bytes_is_not_offered_to_every_stream(
+    monkeypatch: pytest.MonkeyPatch, window: int, offers: int
+) -> None:
+    peer = Peer({h2.INITIAL_WINDOW: window})
+    for id in range(1, 100, 2):
+        peer.open(id).stream.write(OK, bytes(80 << 10), OK)
+    offered: list[int] = []
+    add_stream = FrameSender.add_stream
+
+    def count(self: FrameSender, stream: Stream) -> bool:
+        offered.append(stream.id)
+        return add_stream(self, stream)
+
+    monkeypatch.setattr(FrameSender, "add_stream", count)
+    peer.feed(h2.window_frame(0, 1))
+    assert len(offered) == offers
 
 
 def test_large_frames_are_sent_if_the_client_takes_them() -> None:
