@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ CONTENTS_FIELDS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+_DIGITS = re.compile(r"[0-9]{1,20}")
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
 
@@ -164,9 +166,9 @@ def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
 
 def _integer(parameters: dict[str, Any], name: str) -> int:
     value = parameters.pop(name, 0)
-    if isinstance(value, str) and value.isdecimal():  # KServe's parameters are often texts
+    if isinstance(value, str) and _DIGITS.fullmatch(value):  # KServe's parameters are often texts
         value = int(value)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 64:
         raise RequestInvalid(f"parameter '{name}' must be an integer, 0 or more")
     return value
 

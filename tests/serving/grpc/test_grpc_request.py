@@ -152,6 +152,9 @@ def test_a_timeout_of_0_is_the_models_own() -> None:
     ("name", "field", "value"),
     [
         ("priority", "string_param", "first"),
+        ("priority", "string_param", "9" * 21),
+        ("timeout", "string_param", "9" * 5000),
+        ("timeout", "string_param", "\u0663"),  # a digit, but not of ASCII
         ("priority", "int64_param", -1),
         ("timeout", "bool_param", True),
         ("timeout", "double_param", 0.5),
