@@ -81,6 +81,11 @@ def decompress(body: Body, encoding: bytes, max_bytes: int) -> bytes:
         raise RequestTooLarge(f"the decompressed body has more than {max_bytes:,} bytes")
     if not unpacker.eof:
         raise RequestInvalid("the compressed body is cut off")
+    if unpacker.unused_data:  # it would be dropped, tensors among it
+        raise RequestInvalid(
+            f"the compressed body has {len(unpacker.unused_data):,} bytes after its end\n"
+            "compress the whole body as one"
+        )
     return data
 
 
