@@ -111,8 +111,12 @@ class FunctionInstance:
         return {n: _cast(array, types.get(n, "")) for n, array in zip(names, arrays)}
 
     def _array(self, value: Any) -> Array:
-        """A value that the function returned, as a tensor of the protocol."""
-        array = np.asarray(value)
+        """A value that the function returned, as a tensor of the protocol.
+
+        A copy: the function may return a buffer of its own, and fill it again before the answer
+        is sent.
+        """
+        array = np.array(value)
         if array.dtype.kind in "US":
             return array.astype(object)
         if array.dtype.kind == "O":
