@@ -204,7 +204,7 @@ def _unquote(text: str) -> str:
     for match in _ESCAPE.finditer(inner):
         parts += (inner[at : match.start()].encode(), _unescape(match[1]))
         at = match.end()
-    return b"".join((*parts, inner[at:].encode())).decode("utf-8", "surrogateescape")
+    return b"".join((*parts, inner[at:].encode())).decode()
 
 
 def _unescape(code: str) -> bytes:

@@ -81,8 +81,15 @@ class FolderWatch:
                     continue  # wait until nothing changes for a while
                 await self.act(changed)
                 changed = set()
-        except Exception:
-            _LOG.exception("%s is no longer watched", self._root)
+        except Exception as error:
+            if "decode path" not in str(_innermost(error)):
+                _LOG.exception("%s is no longer watched", self._root)
+                return
+            _LOG.error(
+                "%s is not watched: %s; rename that file or folder to UTF-8, and start again",
+                self._root,
+                _innermost(error),
+            )
 
     async def act(self, changed: Iterable[Path]) -> None:
         """Reload the models that these changes concern."""
@@ -95,6 +102,13 @@ class FolderWatch:
                 await self._repository.reload(name)
             except Exception:
                 _LOG.exception("model %r could not be reloaded", name)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error of nested groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _present(root: Path) -> set[str]:

@@ -146,13 +146,16 @@ def is_ensemble(config: Mapping[str, Any] | None) -> bool:
 
 
 def whole(value: Any, name: str, where: str) -> int:
-    """A whole number; JSON writes those of 64 bits as text."""
+    """A whole number of 64 bits at most; JSON writes the largest ones as text."""
     try:
         if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
             raise ValueError
-        return int(value)
+        found = int(value)
+        if not -(1 << 63) <= found < 1 << 64:
+            raise ValueError
+        return found
     except (TypeError, ValueError, OverflowError):
-        raise OptionError(f"{where}: {name} is {value!r}, not a whole number") from None
+        raise OptionError(f"{where}: {name} is {value!r}, not a whole number of 64 bits") from None
 
 
 def _normal(value: Any, where: str, name: str = "") -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -40,6 +40,10 @@ class ModelFiles:
 def find_models(path: Path) -> list[ModelFiles]:
     """The models of a file or folder, by name. A folder's broken models carry their problem."""
     check_exists(path, "model")
+    return [_check_name(model) for model in _find_models(path)]
+
+
+def _find_models(path: Path) -> list[ModelFiles]:
     if path.is_file():
         return [ModelFiles(path.stem, path.parent, {1: path}, is_file=True)]
     if _is_model(path):
@@ -183,6 +187,17 @@ def _stamps(files: Iterable[Path], folder: Path) -> tuple[tuple[str, int, int, i
 def _folder_name(folder: Path) -> str:
     """The folder's own name, that of the link if it is one."""
     return Path(os.path.abspath(folder)).name or "model"
+
+
+def _check_name(model: ModelFiles) -> ModelFiles:
+    """A model whose name is text; any other cannot be asked for, nor shown in JSON."""
+    try:
+        model.name.encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(model.name).decode("utf-8", "backslashreplace")
+        problem = f"the name {name} is not UTF-8: rename the file or folder"
+        return replace(model, name=name, versions={}, config=None, problem=problem)
+    return model
 
 
 def _refuse_twins(path: Path, found: list[ModelFiles]) -> None:

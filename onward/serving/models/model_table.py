@@ -145,6 +145,7 @@ def _is_ready(version: ModelVersion) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line of the index."""
+    """An error as one line of the index; the bytes of a path that are not UTF-8 as \\xff."""
     text = str(error).strip() or type(error).__name__
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())

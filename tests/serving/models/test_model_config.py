@@ -167,6 +167,12 @@ def test_fields_of_the_wrong_form_are_refused(text: str, error: str) -> None:
         settings_of_config(normalize(parse_text(text), "m"))
 
 
+@pytest.mark.parametrize("size", [1 << 64, -(1 << 63) - 1, "9" * 40, 1e300, float("nan")])
+def test_numbers_beyond_64_bits_are_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match=r"max_batch_size is .*, not a whole number of 64 bits"):
+        normalize({"max_batch_size": size})
+
+
 def test_null_is_an_unset_field() -> None:
     config = read_override('{"dynamic_batching": null, "input": null, "max_batch_size": null}')
     assert config == {} and settings_of_config(config) == ({}, [])

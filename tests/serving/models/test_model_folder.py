@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,15 @@ def test_a_config_names_no_file_outside_of_its_folder(tmp_path: Path, name: str)
     (tmp_path / "a" / "config.pbtxt").write_text(f'default_model_filename: "{name}"')
     [a, _] = find_models(tmp_path)
     assert "is not in the model's folder" in a.problem
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_not_utf_8_are_a_problem_of_their_model(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    for name in (b"bad\xff", b"good"):
+        os.makedirs(os.path.join(root, name, b"1"))
+        open(os.path.join(root, name, b"1", b"model.onnx"), "wb").close()
+    found = {model.name: model for model in find_models(tmp_path)}
+    assert sorted(found) == ["bad\\xff", "good"]
+    assert found["bad\\xff"].problem.startswith("the name bad\\xff is not UTF-8: rename")
+    assert found["bad\\xff"].versions == {} and not found["good"].problem
