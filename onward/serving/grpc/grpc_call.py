@@ -228,6 +228,8 @@ class GrpcCall:
         self._check_length(len(found))
         if not reader.eof:
             raise RequestInvalid("the message cannot be decompressed: it is incomplete")
+        if reader.unused_data:
+            raise RequestInvalid("the compressed message has bytes after its end")
         return found
 
 

@@ -98,6 +98,7 @@ def test_compressed_messages(encoding: bytes, compress: Any) -> None:
         (prefixed(b"junk", 1), 3, "cannot be decompressed"),
         (prefixed(gzip.compress(bytes(5000), mtime=0), 1), 8, "the server accepts 1,000"),
         (prefixed(gzip.compress(b"abcdef" * 20, mtime=0)[:-9], 1), 3, "incomplete"),
+        (prefixed(gzip.compress(b"abc") + b"more", 1), 3, "bytes after its end"),
     ],
 )
 def test_messages_that_are_refused(data: bytes, status: int, text: str) -> None:
