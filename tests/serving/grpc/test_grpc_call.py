@@ -61,7 +61,7 @@ def prefixed(message: bytes, flag: int = 0) -> bytes:
     return bytes([flag]) + len(message).to_bytes(4, "big") + message
 
 
-ECHO = GrpcMethod(answer=lambda call, message: call.answer(message[::-1]))
+ECHO = GrpcMethod(answer=lambda call, message: call.answer(bytes(message)[::-1]))
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
