@@ -207,6 +207,10 @@ def test_a_cancelled_request_is_never_done() -> None:
         (InferRequest("e", {}), "expected 1 inputs but got 0 inputs for model 'e'"),
         (InferRequest("e", {"x": X, "w": X}), "unexpected inference input 'w'"),
         (InferRequest("e", {"x": X}, outputs=(RequestedOutput("t"),)), "inference output 't'"),
+        (InferRequest("e", {"x": X.astype(np.int32)}), "'x' data-type is 'INT32', but model 'e'"),
+        (InferRequest("e", {"x": X[:, :3]}), "'x' for model 'e'. Expected [-1,4], got [1,3]"),
+        (InferRequest("e", {"x": X[0]}), "'x' for model 'e'. Expected [-1,4], got [4]"),
+        (InferRequest("e", {"x": np.repeat(X, 9, 0)}), "batch-size must be <= 8 for 'e'"),
     ],
 )
 def test_wrong_requests_are_refused(request_: InferRequest, error: str) -> None:
