@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -63,24 +65,9 @@ class FolderWatch:
             await self._task
 
     async def _run(self) -> None:
-        folder = self._root.parent if _is_file(self._root) else self._root
-        changed: set[Path] = set()
         try:
-            async for changes in awatch(
-                folder,
-                watch_filter=None,
-                stop_event=self._stop,
-                step=_STEP,
-                debounce=_QUIET,
-                rust_timeout=_QUIET,
-                yield_on_timeout=True,
-                recursive=not _is_file(self._root),
-            ):
-                changed |= {Path(path) for _, path in changes}
-                if changes or not changed:
-                    continue  # wait until nothing changes for a while
-                await self.act(changed)
-                changed = set()
+            while not self._stop.is_set():
+                await self._watch()
         except Exception as error:
             if "decode path" not in str(_innermost(error)):
                 _LOG.exception("%s is no longer watched", self._root)
@@ -90,6 +77,37 @@ class FolderWatch:
                 self._root,
                 _innermost(error),
             )
+
+    async def _watch(self) -> None:
+        """Act on changes until `stop`, or until a link leads to another folder."""
+        folder = self._root.parent if _is_file(self._root) else self._root
+        place = os.path.realpath(folder)
+        changed: set[Path] = set()
+        watched = awatch(
+            folder,
+            watch_filter=None,
+            stop_event=self._stop,
+            step=_STEP,
+            debounce=_QUIET,
+            rust_timeout=_QUIET,
+            yield_on_timeout=True,
+            recursive=not _is_file(self._root),
+        )
+        async with contextlib.aclosing(watched):
+            async for changes in watched:
+                if os.path.realpath(folder) != place and folder.is_dir():  # no event tells of it
+                    await self._act_on_all()
+                    return
+                changed |= {Path(path) for _, path in changes}
+                if changes or not changed:
+                    continue  # wait until nothing changes for a while
+                await self.act(changed)
+                changed = set()
+
+    async def _act_on_all(self) -> None:
+        names = await asyncio.to_thread(_present, self._root)
+        known = self._repository.table.models
+        await self.act([self._root / name / "1" for name in {*names, *known}])
 
     async def act(self, changed: Iterable[Path]) -> None:
         """Reload the models that these changes concern."""
