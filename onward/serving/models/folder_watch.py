@@ -81,7 +81,7 @@ class FolderWatch:
     async def _watch(self) -> None:
         """Act on changes until `stop`, or until a link leads to another folder."""
         folder = self._root.parent if _is_file(self._root) else self._root
-        place = os.path.realpath(folder)
+        place, targets = os.path.realpath(folder), _link_targets(folder)
         changed: set[Path] = set()
         watched = awatch(
             folder,
@@ -103,6 +103,8 @@ class FolderWatch:
                     continue  # wait until nothing changes for a while
                 await self.act(changed)
                 changed = set()
+                if _link_targets(folder) != targets:
+                    return  # to watch the folders that they lead to now
 
     async def _act_on_all(self) -> None:
         names = await asyncio.to_thread(_present, self._root)
@@ -127,6 +129,14 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _link_targets(folder: Path) -> set[str]:
+    """The folders that the links of a folder lead to."""
+    try:
+        return {os.path.realpath(each) for each in os.scandir(folder) if each.is_symlink()}
+    except OSError:
+        return set()
 
 
 def _present(root: Path) -> set[str]:

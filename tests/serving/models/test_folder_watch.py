@@ -116,6 +116,40 @@ def test_a_link_to_another_folder_is_followed(
     watched(test, link)
 
 
+def test_the_folder_of_a_replaced_link_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("store/v1", "store/v2"):
+        write_model(tmp_path / path / "1/model.onnx")
+    root = tmp_path / "models"
+    root.mkdir()
+    (root / "a").symlink_to(tmp_path / "store/v1")
+    begun: list[str] = []
+
+    async def awatch(folder: Path, **options: Any) -> AsyncGenerator[set[Any], None]:
+        begun.append((root / "a").resolve().name)
+        if len(begun) == 2:
+            options["stop_event"].set()
+            return
+        yield {(1, str(root / "note.txt"))}
+        yield set()
+        (root / "a").unlink()
+        (root / "a").symlink_to(tmp_path / "store/v2")
+        yield {(1, str(root / "a"))}
+        yield set()
+
+    monkeypatch.setattr(folder_watch, "awatch", awatch)
+
+    async def test(found: Repository, watch: FolderWatch) -> None:
+        watch.start()
+        assert watch._task is not None
+        await asyncio.wait_for(watch._task, 60)
+        assert begun == ["v1", "v2"]
+        assert names_of(found) == ["a"]
+
+    watched(test, root)
+
+
 def test_a_replaced_file_is_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only test with the system's events; it waits for them, however long they take."""
     path = write_model(tmp_path / "m.onnx")
