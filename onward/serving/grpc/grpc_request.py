@@ -10,7 +10,13 @@ import numpy as np
 
 from onward.errors import RequestInvalid
 from onward.serving.grpc.grpc_messages import Message, parameter_values
-from onward.serving.requests import Array, InferRequest, RequestedOutput, SequencePart
+from onward.serving.requests import (
+    MAX_SEQUENCE_ID,
+    Array,
+    InferRequest,
+    RequestedOutput,
+    SequencePart,
+)
 from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import check_shape, dtype_of, from_raw
 
@@ -159,6 +165,10 @@ def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
     is_start, is_end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     if type(sequence) not in (int, str):
         raise RequestInvalid("parameter 'sequence_id' must be an integer or text")
+    if isinstance(sequence, str) and len(sequence) > MAX_SEQUENCE_ID:
+        raise RequestInvalid(
+            f"parameter 'sequence_id' must be at most {MAX_SEQUENCE_ID} characters long"
+        )
     if sequence:
         request.sequence = SequencePart(sequence, is_start, is_end)
     request.parameters = parameters
