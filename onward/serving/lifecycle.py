@@ -104,9 +104,8 @@ class RunningServer:
             await http.start()
             self._https.append(http)
         if settings.grpc_port is not None:
-            grpc = GrpcServer(
-                core, settings, shared_memory=self._shared_memory, access=KeyAccess(access)
-            )
+            checks = None if access.is_open else KeyAccess(access)
+            grpc = GrpcServer(core, settings, shared_memory=self._shared_memory, access=checks)
             await grpc.start()
             self._grpc = grpc
         return self._info(core)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+MAX_SEQUENCE_ID = 128  # characters: ids are kept while their sequences are
 
 
 @dataclass(frozen=True, slots=True)

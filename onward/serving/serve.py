@@ -9,6 +9,7 @@ with onward.Server(lambda x: 2 * x, http_port=0) as server:
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import sys
@@ -166,7 +167,10 @@ def name_source(model: Any, name: str | None) -> Source:
         return dict(model)
     if isinstance(model, (str, os.PathLike)):
         return model if name is None else {name: Path(model)}
-    given = getattr(model, "__name__", "model")
+    inner = model
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    given = getattr(inner, "__name__", "model")
     return {name or (given if given.isidentifier() else "model"): model}
 
 

@@ -76,14 +76,19 @@ def from_raw(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Arr
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
-    """A tensor from JSON numbers, flat or nested; BYTES from texts."""
+    """A tensor from JSON numbers, flat or nested as its shape; BYTES from texts."""
     dtype = dtype_of(name, datatype)
     if not isinstance(data, list):
         raise RequestInvalid(f"input {name!r}: data is not a list")
-    flat = _flat(data)
+    flat, sizes = _flat(name, data)
     if len(flat) != math.prod(shape):
         raise RequestInvalid(
             f"input {name!r} got {len(flat):,} elements, expected {math.prod(shape):,}"
+        )
+    if len(sizes) > 1 and flat and not _is_nested_as(sizes, shape):
+        raise RequestInvalid(
+            f"input {name!r}: data is nested as {sizes}, expected its shape {list(shape)}\n"
+            "nest it as the shape, or give its elements in one list, row by row"
         )
     if datatype == "BYTES":
         return _objects([_element(name, each) for each in flat], shape)
@@ -156,12 +161,26 @@ def _objects(items: Sequence[bytes], shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-def _flat(data: list[Any]) -> list[Any]:
+def _flat(name: str, data: list[Any]) -> tuple[list[Any], list[int]]:
+    """The elements of nested lists, and the sizes of the lists at each level."""
+    sizes = [len(data)]
     while data and isinstance(data[0], list):
-        if not all(isinstance(each, list) for each in data):
-            raise RequestInvalid("data is nested unevenly")
+        size = len(data[0])
+        if not all(isinstance(each, list) and len(each) == size for each in data):
+            raise RequestInvalid(f"input {name!r}: data is nested unevenly")
         data = [each for row in data for each in row]
-    return data
+        sizes.append(size)
+    return data, sizes
+
+
+def _is_nested_as(sizes: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether nested lists have the sizes of a shape; its last axes may be in one list.
+
+    Axes of size 1 may be there or not: they change no order.
+    """
+    nested = [size for size in sizes if size != 1]
+    wanted = [size for size in shape if size != 1]
+    return not nested or (len(nested) <= len(wanted) and nested[:-1] == wanted[: len(nested) - 1])
 
 
 def _element(name: str, each: Any) -> bytes:

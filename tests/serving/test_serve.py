@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -75,6 +76,7 @@ def test_sources_get_names() -> None:
     assert name_source("models", None) == "models"
     assert name_source("m.onnx", "net") == {"net": Path("m.onnx")}
     assert name_source(twice, None) == {"twice": twice}
+    assert list(name_source(functools.partial(twice), None)) == ["twice"]  # type: ignore[arg-type]
     assert list(name_source(lambda x: x, None)) == ["model"]  # type: ignore[arg-type]
 
 

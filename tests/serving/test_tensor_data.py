@@ -42,6 +42,44 @@ def test_nested_json_is_flattened() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "data"),
+    [
+        ((2, 1, 2), [[1, 2], [3, 4]]),  # axes of size 1 may be left out
+        ((4,), [[1, 2, 3, 4]]),
+        ((2, 2, 1), [1, 2, 3, 4]),
+        ((1, 2, 2), [[1, 2, 3, 4]]),
+        ((2, 1, 2), [[[1, 2]], [[3, 4]]]),
+    ],
+)
+def test_nested_json_may_have_the_last_axes_in_one_list(
+    shape: tuple[int, ...], data: list[object]
+) -> None:
+    assert from_json("x", "FP32", shape, data).reshape(-1).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("data", [[], [[]], [[], []]])
+def test_nested_json_without_elements_is_an_empty_tensor(data: list[object]) -> None:
+    assert from_json("x", "FP32", (2, 0), data).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "text"),
+    [
+        ((2, 3), [[1, 2], [3, 4], [5, 6]], r"nested as \[3, 2\], expected its shape \[2, 3\]"),
+        ((4,), [[1, 2], [3, 4]], r"nested as \[2, 2\], expected its shape \[4\]"),
+        ((2, 2), [[1, 2, 3], [4]], "nested unevenly"),
+        ((2, 2), [[1, 2], 3, 4], "nested unevenly"),
+        ((2, 2), [1, 2, [3, 4]], "got 3 elements, expected 4"),
+    ],
+)
+def test_json_that_is_not_nested_as_its_shape_is_refused(
+    shape: tuple[int, ...], data: list[object], text: str
+) -> None:
+    with pytest.raises(RequestInvalid, match=f"input 'x'.*{text}"):
+        from_json("x", "FP32", shape, data)
+
+
+@pytest.mark.parametrize(
     ("datatype", "shape", "data", "text"),
     [
         ("FP32", (2,), b"1234", r"input 'x' got 4 bytes, expected 8: FP32 \[2\]"),

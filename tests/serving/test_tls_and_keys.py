@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -107,6 +108,18 @@ def test_a_wrong_key_is_refused(served: tuple[onward.Server, str]) -> None:
             client = onward.Client(url, ca_file=ca, api_key=key, retries=0)
             with client, pytest.raises(AccessDenied):
                 client.infer("double", {"x": X})
+
+
+def test_a_server_without_keys_ignores_credentials_of_any_kind() -> None:
+    """Proxies add their own: HTTP and gRPC have to agree that nobody asks for them."""
+    settings: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "log_format": "none"}
+    with onward.Server(double, **settings) as server:
+        asked = urllib.request.Request(f"{server.url}/v2", headers={"Authorization": "Basic ?"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert answer.status == 200
+        with grpc.insecure_channel(str(server.info.grpc_address)) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+            assert method(b"", metadata=[("authorization", "Basic ?")], timeout=30)
 
 
 def test_plain_http_gets_no_answer(served: tuple[onward.Server, str]) -> None:

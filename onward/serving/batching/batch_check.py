@@ -1,8 +1,14 @@
-"""Check that joining requests changes no answer: run random requests one by one and joined."""
+"""Check that joining requests changes no answer: run random requests one by one and joined.
+
+Requests that are alike, and requests that contrast: zeros next to elements a hundred times as
+large, a short one next to a long one. A model may take a maximum, a scale or a length from its
+batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -15,6 +21,10 @@ from onward.serving.tensor_data import DATATYPES
 TRIED_SIZES = (8, 32, 224)
 # Of the largest element of an output. A different kernel for another batch size stays within it.
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-3, "float64": 1e-6}
+# The elements of requests that are joined: as they are drawn, all zero, and large.
+PLAIN, ZERO, LARGE = "plain", "zero", "large"
+_LARGE_FACTOR = 100
+_LARGE_TEXT = 32  # words
 
 
 class NotRunnable(Exception):
@@ -24,18 +34,21 @@ class NotRunnable(Exception):
 def find_changed_answer(instance: Instance, layout: BatchLayout, max_rows: int) -> str:
     """Why answers of joined requests differ from those of single ones; empty if they do not."""
     rows = (1, 2, 1) if max_rows >= 4 else (1,) * min(max_rows, 3)
-    requests, singles = _run_singles(instance, layout, rows)
+    size, requests, singles = _run_singles(instance, layout, rows)
     again = _run_single(instance, layout, requests[0], rows[0])
     if reason := _compare(singles[0], again):
         return f"its answers change from run to run: {reason}"
-    try:
-        outputs = instance.run(join_feeds(layout, requests, rows))
-        joined = split_outputs(layout, outputs, requests, rows)
-    except Exception as error:
-        return f"joined requests cannot be run: {one_line(error)}"
-    for single, answer in zip(singles, joined):
-        if reason := _compare(single, answer):
-            return f"joining requests changes answers: {reason}"
+    if reason := _compare_joined(instance, layout, rows, requests, singles):
+        return reason
+    usual = {name: _scale(array) for name, array in singles[0].items()}
+    pairs = [(ZERO, LARGE, PLAIN)] if len(rows) > 2 else [(ZERO, LARGE), (LARGE, PLAIN)]
+    for kinds in pairs:
+        for place, kind in enumerate(kinds[: len(rows)]):
+            found = _run_contrasting(instance, layout, rows[place], size, kind)
+            if found is not None:  # else the model does not take such a request
+                requests[place], singles[place] = found
+        if reason := _compare_joined(instance, layout, rows, requests, singles, usual):
+            return reason
     return ""
 
 
@@ -51,6 +64,7 @@ def random_feeds(
     size: int,
     lengths: Mapping[str, int],
     seed: int,
+    kind: str = PLAIN,
 ) -> dict[str, Array]:
     """A random request: `size` along free axes, `lengths` along those of some names."""
     random = np.random.default_rng(seed)
@@ -66,7 +80,7 @@ def random_feeds(
             else sizes.get(_axis_name(spec, axis), size)
             for axis, each in enumerate(spec.shape)
         ]  # fmt: skip
-        feeds[spec.name] = _draw(random, DATATYPES[spec.datatype], shape)
+        feeds[spec.name] = _draw(random, DATATYPES[spec.datatype], shape, kind)
     return feeds
 
 
@@ -78,27 +92,54 @@ def one_line(error: BaseException) -> str:
 
 def _run_singles(
     instance: Instance, layout: BatchLayout, rows: Sequence[int]
-) -> tuple[list[Feeds], list[dict[str, Array]]]:
-    """Random requests that the model takes, and their answers one by one."""
-    specs = {spec.name: spec for spec in instance.inputs}
-    given = [spec for name, spec in specs.items() if name not in layout.masks]
+) -> tuple[int, list[Feeds], list[dict[str, Array]]]:
+    """A size that the model takes, random requests of it, and their answers one by one."""
     failure: BaseException = ValueError("no random feeds")
     for size in TRIED_SIZES:
         requests: list[Feeds] = []
         try:
             for seed, count in enumerate(rows):
-                lengths = _lengths(layout, specs, max(1, size - 3 * seed))
-                feeds = random_feeds(given, layout.axes, count, size, lengths, seed)
-                layout.fill_masks(feeds)
-                requests.append(feeds)
+                length = max(1, size - 3 * seed)
+                requests.append(_request(instance, layout, count, size, length, seed))
             singles = [
                 _run_single(instance, layout, feeds, count) for feeds, count in zip(requests, rows)
             ]
         except Exception as error:
             failure = error
             continue
-        return requests, singles
+        return size, requests, singles
     raise NotRunnable(f"it cannot be run with random feeds: {one_line(failure)}")
+
+
+def _run_contrasting(
+    instance: Instance, layout: BatchLayout, rows: int, size: int, kind: str
+) -> tuple[Feeds, dict[str, Array]] | None:
+    """A request of a kind and its answer; short, if it is not large. None: the model takes none."""
+    for length in (size,) if kind == LARGE else (max(1, size // 8), size):
+        try:
+            feeds = _request(instance, layout, rows, size, length, 0, kind)
+            return feeds, _run_single(instance, layout, feeds, rows)
+        except Exception:
+            continue
+    return None
+
+
+def _request(
+    instance: Instance,
+    layout: BatchLayout,
+    rows: int,
+    size: int,
+    length: int,
+    seed: int,
+    kind: str = PLAIN,
+) -> dict[str, Array]:
+    """A random request with the masks that the server fills."""
+    specs = {spec.name: spec for spec in instance.inputs}
+    given = [spec for name, spec in specs.items() if name not in layout.masks]
+    lengths = _lengths(layout, specs, length)
+    feeds = random_feeds(given, layout.axes, rows, size, lengths, seed, kind)
+    layout.fill_masks(feeds)
+    return feeds
 
 
 def _run_single(
@@ -130,18 +171,56 @@ def _axis_name(spec: TensorSpec, axis: int) -> str:
     return spec.axes[axis] if axis < len(spec.axes) else ""
 
 
-def _draw(random: np.random.Generator, dtype: np.dtype[np.generic], shape: list[int]) -> Array:
+def _draw(
+    random: np.random.Generator, dtype: np.dtype[np.generic], shape: list[int], kind: str
+) -> Array:
     if dtype == np.object_:
         # of different lengths: a tokenizer pads texts to the longest one of a batch
-        counts = random.integers(1, 9, shape).reshape(-1).tolist()
+        most = {PLAIN: 8, ZERO: 0, LARGE: _LARGE_TEXT}[kind]
+        counts = random.integers(min(1, most), most + 1, shape).reshape(-1).tolist()
         texts = np.array([" ".join("a" * count) for count in counts], dtype)
         return texts.reshape(shape)
+    if kind == ZERO:
+        return np.zeros(shape, dtype)
     if dtype.kind in "iub":
-        return random.integers(0, 2, shape).astype(dtype)
-    return random.normal(size=shape).astype(dtype)
+        if kind == PLAIN:
+            return random.integers(0, 2, shape).astype(dtype)
+        # integers of 32 and 64 bits may be indices, and a model may have no more than two rows
+        is_small = dtype.kind != "b" and dtype.itemsize < 4
+        return np.full(shape, _LARGE_FACTOR if is_small else 1, dtype)
+    factor = _LARGE_FACTOR if kind == LARGE else 1
+    return (random.normal(size=shape) * factor).astype(dtype)
 
 
-def _compare(expected: Mapping[str, Array], found: Mapping[str, Array]) -> str:
+def _compare_joined(
+    instance: Instance,
+    layout: BatchLayout,
+    rows: Sequence[int],
+    requests: Sequence[Feeds],
+    singles: Sequence[Mapping[str, Array]],
+    usual: Mapping[str, float] = MappingProxyType({}),
+) -> str:
+    """Why joined requests give other answers than `singles`; empty if they do not."""
+    try:
+        outputs = instance.run(join_feeds(layout, requests, rows))
+        joined = split_outputs(layout, outputs, requests, rows)
+    except Exception as error:
+        return f"joined requests cannot be run: {one_line(error)}"
+    for single, answer in zip(singles, joined):
+        if reason := _compare(single, answer, usual):
+            return f"joining requests changes answers: {reason}"
+    return ""
+
+
+def _compare(
+    expected: Mapping[str, Array],
+    found: Mapping[str, Array],
+    usual: Mapping[str, float] = MappingProxyType({}),
+) -> str:
+    """How answers differ. `usual`: the largest elements of a plain answer.
+
+    The answer to zeros may be nothing but rounding: it is compared with the size of a plain one.
+    """
     for name, a in expected.items():
         b = found[name]
         if a.shape != b.shape:
@@ -151,7 +230,7 @@ def _compare(expected: Mapping[str, Array], found: Mapping[str, Array]) -> str:
                 return f"output {name!r} is different"
             continue
         wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-        scale = max(1e-6, float(np.max(np.abs(wide_a), where=np.isfinite(wide_a), initial=0.0)))
+        scale = max(1e-6, _scale(a), usual.get(name, 0.0))
         limit = _TOLERANCE[a.dtype.name] * scale
         if not np.allclose(wide_a, wide_b, rtol=0, atol=limit, equal_nan=True):
             with np.errstate(invalid="ignore"):
@@ -160,3 +239,11 @@ def _compare(expected: Mapping[str, Array], found: Mapping[str, Array]) -> str:
                 f"output {name!r} differs by {worst:.3g}, where its largest element is {scale:.3g}"
             )
     return ""
+
+
+def _scale(array: Array) -> float:
+    """The largest finite element; 0 of what is no float."""
+    if array.dtype.name not in _TOLERANCE:
+        return 0.0
+    wide = np.abs(array.astype(np.float64))
+    return float(np.max(wide, where=np.isfinite(wide), initial=0.0))

@@ -94,7 +94,7 @@ class Dispatcher:
         """Drop what has expired, and give each idle instance a batch that is due."""
         self._is_awake = False
         scheduler, now = self._scheduler, self._clock()
-        if scheduler.next_deadline <= now:
+        if self._next_deadline <= now:
             self._expire(now)
         again = math.inf
         while self._idle and scheduler.count:
@@ -105,7 +105,7 @@ class Dispatcher:
             self._idle -= 1
             self.running += len(found)
             self._start(BatchRun(found, now))
-        again = min(again, scheduler.next_deadline)
+        again = min(again, self._next_deadline)
         if self._sequences is not None:
             self._sequences.forget_idle(now)
             again = min(again, self._sequences.next_timeout)
@@ -167,12 +167,24 @@ class Dispatcher:
         while following is not None and not self._admit(following):
             following = self._sequences.leave(following, None, self._clock())
 
+    @property
+    def _next_deadline(self) -> float:
+        """Of the requests that wait, those that their sequence holds among them."""
+        held = math.inf if self._sequences is None else self._sequences.next_deadline
+        return min(self._scheduler.next_deadline, held)
+
     def _expire(self, now: float) -> None:
+        held = [] if self._sequences is None else self._sequences.take_expired(now)
+        for work in held:
+            self._refuse_expired(work, now)
         for work in self._scheduler.take_expired(now):
-            waited = now - work.arrival
-            text = f"Request timeout expired: it waited {waited:.3f} s for model {self._model!r}"
-            self._refuse(work, RequestExpired(text))
+            self._refuse_expired(work, now)
             self._leave(work, None)
+
+    def _refuse_expired(self, work: QueuedRequest, now: float) -> None:
+        waited = now - work.arrival
+        text = f"Request timeout expired: it waited {waited:.3f} s for model {self._model!r}"
+        self._refuse(work, RequestExpired(text))
 
     def _estimate_wait(self) -> float:
         low, high = _RETRY_AFTER

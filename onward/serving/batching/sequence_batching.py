@@ -28,6 +28,7 @@ class SequencedWork(Protocol):
     """A request that is part of a sequence."""
 
     feeds: dict[str, Array]
+    deadline: float
 
     @property
     def part(self) -> SequencePart | None: ...
@@ -75,6 +76,11 @@ class SequenceBatching(Generic[W]):
         for sequence in self._sequences.values():
             return sequence.last_used + self._idle_timeout
         return math.inf
+
+    @property
+    def next_deadline(self) -> float:
+        """When `take_expired` has something to take; infinite: never."""
+        return min((work.deadline for work in self._held()), default=math.inf)
 
     def enter(self, work: W, now: float) -> bool:
         """Take part in a sequence; False: it is held until the requests before it have left."""
@@ -152,11 +158,18 @@ class SequenceBatching(Generic[W]):
 
     def take_held(self) -> list[W]:
         """Drop all requests that are held."""
-        works = [work for sequence in self._sequences.values() for work in sequence.held]
+        works = self._held()
         for sequence in self._sequences.values():
             sequence.held.clear()
         self.held_count = 0
         return works
+
+    def take_expired(self, now: float) -> list[W]:
+        """Drop the held requests whose deadline has passed."""
+        expired = [work for work in self._held() if work.deadline <= now]
+        for work in expired:
+            self.remove(work)
+        return expired
 
     def forget_idle(self, now: float) -> None:
         """Free the state of sequences that have been silent for too long."""
@@ -169,6 +182,11 @@ class SequenceBatching(Generic[W]):
                 self._sequences.move_to_end(name)
                 continue
             del self._sequences[name]
+
+    def _held(self) -> list[W]:
+        if not self.held_count:
+            return []
+        return [work for sequence in self._sequences.values() for work in sequence.held]
 
     def _part(self, work: W) -> SequencePart:
         if work.part is None or work.part.id in (0, ""):

@@ -18,7 +18,7 @@ from onward.errors import (
 )
 from onward.serving.grpc.grpc_errors import status_of
 from onward.serving.grpc.http2_headers import encode_headers
-from onward.serving.grpc.http2_stream import Stream
+from onward.serving.grpc.http2_stream import Received, Stream
 
 _ZLIB_WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 _CONTENT = [(b":status", b"200"), (b"content-type", b"application/grpc")]
@@ -35,7 +35,7 @@ class MessageReceiver(Protocol):
     @property
     def is_full(self) -> bool: ...
 
-    def receive(self, message: bytes) -> None: ...
+    def receive(self, message: Received) -> None: ...
 
     def end(self) -> None: ...
 
@@ -44,7 +44,7 @@ class MessageReceiver(Protocol):
 class GrpcMethod:
     """A method: `answer` takes the one message of a call, or `open` makes a receiver of several."""
 
-    answer: Callable[[GrpcCall, bytes], None] | None = None
+    answer: Callable[[GrpcCall, Received], None] | None = None
     open: Callable[[GrpcCall], MessageReceiver] | None = None
 
 
@@ -138,13 +138,13 @@ class GrpcCall:
         """Read on, after the receiver was full."""
         self._stream.resume()
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: Received) -> None:
         if self.is_done:
             return
         if not self._buffer:
-            self._buffer = data
+            self._buffer = bytes(data)  # a view would keep all that arrived with it in memory
         else:
-            if isinstance(self._buffer, bytes):
+            if not isinstance(self._buffer, bytearray):
                 self._buffer = bytearray(self._buffer)
             self._buffer += data
         try:
@@ -168,7 +168,7 @@ class GrpcCall:
         try:
             if len(data) < 5 or len(data) != 5 + int.from_bytes(data[1:5], "big"):
                 raise RequestInvalid("the call does not have exactly one message")
-            message = self._message(data[0], bytes(memoryview(data)[5:]))
+            message = self._message(data[0], memoryview(data)[5:])  # protobuf copies it once
         except ServingError as error:
             self.fail(error)
             return
@@ -204,7 +204,7 @@ class GrpcCall:
             if len(data) < end:
                 return
             self._buffer = data[end:]
-            receiver.receive(self._message(data[0], bytes(data[5:end])))
+            receiver.receive(self._message(data[0], memoryview(data)[5:end]))
             if self.is_done:
                 return
 
@@ -214,7 +214,7 @@ class GrpcCall:
                 f"the message has {length:,} bytes, the server accepts {self._max_bytes:,}"
             )
 
-    def _message(self, is_compressed: int, data: bytes) -> bytes:
+    def _message(self, is_compressed: int, data: memoryview) -> Received:
         if not is_compressed:
             return data
         window = _ZLIB_WINDOW_BITS.get(self._encoding)
@@ -228,6 +228,8 @@ class GrpcCall:
         self._check_length(len(found))
         if not reader.eof:
             raise RequestInvalid("the message cannot be decompressed: it is incomplete")
+        if reader.unused_data:
+            raise RequestInvalid("the compressed message has bytes after its end")
         return found
 
 

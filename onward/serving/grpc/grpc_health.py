@@ -8,6 +8,7 @@ from onward.errors import ModelNotFound
 from onward.serving.core import Core
 from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
 from onward.serving.grpc.grpc_messages import HEALTH, INFERENCE, message_class
+from onward.serving.grpc.http2_stream import Received
 
 _Request = message_class("grpc.health.v1.HealthCheckRequest")
 _Response = message_class("grpc.health.v1.HealthCheckResponse")
@@ -28,7 +29,7 @@ class Health:
         """Each method of the service."""
         return {"Check": GrpcMethod(answer=self.check), "Watch": GrpcMethod(answer=self.watch)}
 
-    def check(self, call: GrpcCall, data: bytes) -> None:
+    def check(self, call: GrpcCall, data: Received) -> None:
         """The state now."""
         try:
             service = _Request.FromString(data).service
@@ -38,7 +39,7 @@ class Health:
         except Exception as error:
             call.fail(error)
 
-    def watch(self, call: GrpcCall, data: bytes) -> None:
+    def watch(self, call: GrpcCall, data: Received) -> None:
         """The state now, and again whenever it changes."""
         try:
             service = _Request.FromString(data).service

@@ -16,6 +16,7 @@ from onward.serving.grpc.grpc_messages import (
     Message,
     message_class,
 )
+from onward.serving.grpc.http2_stream import Received
 
 _Request = message_class("grpc.reflection.v1.ServerReflectionRequest")
 _Response = message_class("grpc.reflection.v1.ServerReflectionResponse")
@@ -30,7 +31,7 @@ class _Questions:
     def __init__(self, call: GrpcCall) -> None:
         self._call = call
 
-    def receive(self, message: bytes) -> None:
+    def receive(self, message: Received) -> None:
         try:
             self._call.send(answer(_Request.FromString(message)).SerializeToString())
         except Exception as error:

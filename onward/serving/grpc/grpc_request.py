@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 
 from onward.errors import RequestInvalid
 from onward.serving.grpc.grpc_messages import Message, parameter_values
-from onward.serving.requests import Array, InferRequest, RequestedOutput, SequencePart
+from onward.serving.requests import (
+    MAX_SEQUENCE_ID,
+    Array,
+    InferRequest,
+    RequestedOutput,
+    SequencePart,
+)
 from onward.serving.shared_memory import SharedMemoryRegions
 from onward.serving.tensor_data import check_shape, dtype_of, from_raw
 
@@ -24,6 +31,7 @@ CONTENTS_FIELDS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+_DIGITS = re.compile(r"[0-9]{1,20}")
 REGION, SIZE, OFFSET = "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
 
 
@@ -157,6 +165,10 @@ def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
     is_start, is_end = _flag(parameters, "sequence_start"), _flag(parameters, "sequence_end")
     if type(sequence) not in (int, str):
         raise RequestInvalid("parameter 'sequence_id' must be an integer or text")
+    if isinstance(sequence, str) and len(sequence) > MAX_SEQUENCE_ID:
+        raise RequestInvalid(
+            f"parameter 'sequence_id' must be at most {MAX_SEQUENCE_ID} characters long"
+        )
     if sequence:
         request.sequence = SequencePart(sequence, is_start, is_end)
     request.parameters = parameters
@@ -164,9 +176,9 @@ def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
 
 def _integer(parameters: dict[str, Any], name: str) -> int:
     value = parameters.pop(name, 0)
-    if isinstance(value, str) and value.isdecimal():  # KServe's parameters are often texts
+    if isinstance(value, str) and _DIGITS.fullmatch(value):  # KServe's parameters are often texts
         value = int(value)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 64:
         raise RequestInvalid(f"parameter '{name}' must be an integer, 0 or more")
     return value
 

@@ -25,6 +25,7 @@ from onward.serving.grpc.grpc_messages import (
 from onward.serving.grpc.grpc_request import has_typed_contents, parse_request
 from onward.serving.grpc.grpc_response import serialize_response
 from onward.serving.grpc.grpc_stream import InferStream
+from onward.serving.grpc.http2_stream import Received
 from onward.serving.requests import Cancel, InferResponse
 from onward.serving.shared_memory import SharedMemoryRegions
 
@@ -79,7 +80,7 @@ class GrpcService:
         if self._access is not None:
             self._access.check(_key(call), admin, call.client)
 
-    def infer(self, call: GrpcCall, data: bytes) -> None:
+    def infer(self, call: GrpcCall, data: Received) -> None:
         """ModelInfer: a client that is gone drops its request."""
 
         def done(result: bytes | Exception) -> None:
@@ -132,7 +133,7 @@ class GrpcService:
         reads: Any,
         writes: Any,
         call: GrpcCall,
-        data: bytes,
+        data: Received,
     ) -> None:
         """Any other method: the JSON form of a response becomes its message."""
         try:

@@ -11,6 +11,7 @@ from onward.errors import AccessDenied, ModelUnavailable
 from onward.serving.grpc.grpc_call import GrpcCall
 from onward.serving.grpc.grpc_messages import Message, message_class
 from onward.serving.grpc.grpc_response import serialize_stream_error, serialize_stream_response
+from onward.serving.grpc.http2_stream import Received
 from onward.serving.requests import Cancel
 
 IN_FLIGHT = 128  # requests of one stream that wait for their answers; then it is read no further
@@ -61,7 +62,7 @@ class InferStream:
     def is_full(self) -> bool:
         return len(self._places) >= IN_FLIGHT
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: Received) -> None:
         """Queue a request."""
         if self._is_stopping:
             return

@@ -87,7 +87,7 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._is_reading = True
         try:
-            self._read(self._buffer + data if self._buffer else data)
+            self._read(data)
         except Http2Error as error:
             self._fail(error)
         finally:
@@ -140,6 +140,14 @@ class Http2Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         at = 0
+        if self._buffer:
+            start, self._buffer = self._buffer, b""
+            missing = h2.missing_bytes(start) if self.has_preface else 0
+            if 0 < missing < len(data):
+                self._read_frames(start + data[:missing], 0)  # the rest of the data is not copied
+                at = missing
+            else:
+                data = start + data
         if not self.has_preface:
             if not data.startswith(h2.PREFACE[: len(data)]):
                 raise Http2Error(h2.PROTOCOL_ERROR, "this port speaks gRPC over HTTP/2")
@@ -149,6 +157,12 @@ class Http2Connection(asyncio.Protocol):
             at, self.has_preface = len(h2.PREFACE), True
             self._sender.add(_SETTINGS)
             self._sender.add(h2.window_frame(0, CONNECTION_WINDOW - h2.DEFAULT_WINDOW))
+        at = self._read_frames(data, at)
+        self._buffer = data[at:]
+
+    def _read_frames(self, data: bytes, at: int) -> int:
+        """Read whole frames from a position on; the position behind them."""
+        view = memoryview(data)
         while len(data) - at >= h2.HEAD_BYTES:
             length, kind, flags, stream = h2.read_head(data, at)
             if length > h2.DEFAULT_FRAME:
@@ -156,16 +170,18 @@ class Http2Connection(asyncio.Protocol):
             end = at + h2.HEAD_BYTES + length
             if end > len(data):
                 break
-            self._read_frame(kind, flags, stream, data[at + h2.HEAD_BYTES : end])
+            if (self._block is not None) != (kind == h2.CONTINUATION):
+                raise Http2Error(h2.PROTOCOL_ERROR, "a header block is interrupted")
+            if kind == h2.DATA:
+                self._read_data(flags, stream, view[at + h2.HEAD_BYTES : end])
+            else:
+                self._read_frame(kind, flags, stream, data[at + h2.HEAD_BYTES : end])
             at = end
-        self._buffer = data[at:]
+        return at
 
     def _read_frame(self, kind: int, flags: int, id: int, payload: bytes) -> None:
-        if (self._block is not None) != (kind == h2.CONTINUATION):
-            raise Http2Error(h2.PROTOCOL_ERROR, "a header block is interrupted")
-        if kind == h2.DATA:
-            self._read_data(flags, id, payload)
-        elif kind in (h2.HEADERS, h2.CONTINUATION):
+        """Read a frame other than DATA."""
+        if kind in (h2.HEADERS, h2.CONTINUATION):
             self._read_headers(kind, flags, id, payload)
         elif kind == h2.WINDOW_UPDATE:
             self._read_window(id, payload)
@@ -222,7 +238,7 @@ class Http2Connection(asyncio.Protocol):
             raise Http2Error(h2.PROTOCOL_ERROR, "a stream has headers twice")
         self._end(stream)
 
-    def _read_data(self, flags: int, id: int, payload: bytes) -> None:
+    def _read_data(self, flags: int, id: int, payload: memoryview) -> None:
         self._unacknowledged += len(payload)
         if self._unacknowledged >= CONNECTION_WINDOW // 2:
             self._sender.add(h2.window_frame(0, self._unacknowledged))
@@ -256,7 +272,8 @@ class Http2Connection(asyncio.Protocol):
         stream = self.streams.get(id)
         if stream is not None:
             self._sender.open_window(stream, more)
-            self.send(stream)
+            if stream.parts:
+                self.send(stream)
 
     def _read_reset(self, id: int, payload: bytes) -> None:
         h2.read_number(payload)
@@ -291,7 +308,10 @@ class Http2Connection(asyncio.Protocol):
             self._rest()
 
     def _send_all(self) -> None:
-        for stream in [each for each in self.streams.values() if each.parts]:
+        waiting = [each for each in self.streams.values() if each.parts and each.window > 0]
+        for stream in waiting:
+            if not self._sender.has_window:  # a client that opens it by bytes must cost no more
+                break
             self.send(stream)
         if not self._is_reading:
             self._sender.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEAD_BYTES = 9
@@ -22,6 +22,8 @@ LAST_STREAM = (1 << 31) - 1
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 2, 3
 STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = 5, 6, 7, 8
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
+
+P = TypeVar("P", bytes, memoryview)
 
 _HEAD = struct.Struct(">HBBBI")
 _NUMBER = struct.Struct(">I")
@@ -45,6 +47,13 @@ def read_head(data: bytes, at: int) -> tuple[int, int, int, int]:
     """Length, kind, flags and stream of a frame."""
     high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
     return high << 8 | low, kind, flags, stream & LAST_STREAM
+
+
+def missing_bytes(start: bytes) -> int:
+    """How many bytes the first frame lacks; 0: its head is not whole, so it is not known."""
+    if len(start) < HEAD_BYTES:
+        return 0
+    return HEAD_BYTES + read_head(start, 0)[0] - len(start)
 
 
 def settings_frame(values: Mapping[int, int]) -> bytes:
@@ -80,7 +89,7 @@ def read_number(payload: bytes, at: int = 0) -> int:
     return found
 
 
-def without_padding(payload: bytes, flags: int) -> bytes:
+def without_padding(payload: P, flags: int) -> P:
     """The payload of DATA or HEADERS without its padding."""
     if not flags & PADDED:
         return payload

@@ -24,6 +24,11 @@ class FrameSender:
         self._out: list[bytes | memoryview] = []
         self._answered = 0  # bytes of answers since the client had read everything
 
+    @property
+    def has_window(self) -> bool:
+        """Whether the connection can take data of any stream now."""
+        return self.can_write and self._window > 0
+
     def add(self, frame: bytes) -> None:
         """Queue a frame that no window limits."""
         self._out.append(frame)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from onward.serving.grpc.http2_headers import Header
 
+Received = bytes | memoryview  # a view holds the bytes that the socket gave
+
 
 class StreamHandler(Protocol):
     """The owner of a stream; called by the connection."""
@@ -16,7 +18,7 @@ class StreamHandler(Protocol):
         """Whether the client shall wait before it sends more."""
         ...
 
-    def receive(self, data: bytes) -> None: ...
+    def receive(self, data: Received) -> None: ...
 
     def end(self) -> None:
         """The client sent all."""

@@ -108,7 +108,7 @@ class HttpConnection(asyncio.Protocol):
         if self._reads_head:
             self._head_size += len(data)
             if self._head_size > limits.MAX_HEAD_BYTES:
-                self._refuse(HttpError(431, "the headers of the request are too large"))
+                self._refuse(_headers_too_large())
 
     # Called by the parser. An error that they raise refuses the request.
 
@@ -132,6 +132,8 @@ class HttpConnection(asyncio.Protocol):
         self._reads_head = False
         if len(self._url) > limits.MAX_URL_BYTES:
             raise HttpError(414, "the URL of the request is too long")
+        if sum([len(name) + len(value) for name, value in self._headers]) > limits.MAX_HEAD_BYTES:
+            raise _headers_too_large()  # they arrived at once
         headers = dict(self._headers)
         expects = headers.get(b"expect", b"").lower() == b"100-continue"
         self._expected = self._read_length(headers)
@@ -381,3 +383,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._bytes_after_upgrade:
             self._complete()
         return data[size:]
+
+
+def _headers_too_large() -> HttpError:
+    return HttpError(431, "the headers of the request are too large")

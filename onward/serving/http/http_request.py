@@ -14,7 +14,14 @@ import orjson
 
 from onward.errors import NotSupported, RequestInvalid, RequestTooLarge
 from onward.serving.http.raw_input import read_raw_input
-from onward.serving.requests import Array, InferRequest, RequestedOutput, SequencePart, TensorSpec
+from onward.serving.requests import (
+    MAX_SEQUENCE_ID,
+    Array,
+    InferRequest,
+    RequestedOutput,
+    SequencePart,
+    TensorSpec,
+)
 from onward.serving.shared_regions import SharedRegions
 from onward.serving.tensor_data import check_shape, from_json, from_raw
 
@@ -81,6 +88,11 @@ def decompress(body: Body, encoding: bytes, max_bytes: int) -> bytes:
         raise RequestTooLarge(f"the decompressed body has more than {max_bytes:,} bytes")
     if not unpacker.eof:
         raise RequestInvalid("the compressed body is cut off")
+    if unpacker.unused_data:  # it would be dropped, tensors among it
+        raise RequestInvalid(
+            f"the compressed body has {len(unpacker.unused_data):,} bytes after its end\n"
+            "compress the whole body as one"
+        )
     return data
 
 
@@ -137,8 +149,10 @@ def _read_sequence(left: dict[str, Any]) -> SequencePart | None:
     is_start, is_end = _flag(left, "sequence_start"), _flag(left, "sequence_end")
     if isinstance(id, (bool, float)) or (isinstance(id, int) and not 0 <= id < _MAX_ID):
         raise RequestInvalid("Unable to parse 'sequence_id': it is neither text nor 0 or more")
-    if isinstance(id, str) and len(id) > 128:
-        raise RequestInvalid("Unable to parse 'sequence_id': it has more than 128 characters")
+    if isinstance(id, str) and len(id) > MAX_SEQUENCE_ID:
+        raise RequestInvalid(
+            f"Unable to parse 'sequence_id': it has more than {MAX_SEQUENCE_ID} characters"
+        )
     return SequencePart(id, is_start, is_end) if id else None
 
 

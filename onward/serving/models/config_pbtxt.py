@@ -8,9 +8,10 @@ No schema is needed: a field that is written once is a value, one that is repeat
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onward.errors import OptionError
 
@@ -33,6 +34,7 @@ _WORDS = {"true": True, "True": True, "t": True, "false": False, "False": False,
           "nan": float("nan")}  # fmt: skip
 _CLOSING = {"{": "}", "<": ">"}
 _DEEPEST = 100
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +136,22 @@ class _Parser:
         if token.kind == "sign" and token.text == "[":
             return self.list(name, depth)
         if token.kind == "text":
-            parts = [_unquote(token.text)]
+            parts = [self.plain(_unquote, token)]
             while self.peek().kind == "text":
-                parts.append(_unquote(self.next().text))
+                parts.append(self.plain(_unquote, self.next()))
             return "".join(parts)
         if token.kind == "number":
-            return _number(token.text)
+            return self.plain(_number, token)
         if token.kind == "word":
             return _WORDS.get(token.text, token.text)
         raise self.error(f"expected a value of {name!r}, found {_show(token)}", token)
+
+    def plain(self, read: Callable[[str], T], token: _Token) -> T:
+        """A text or a number; one that Python cannot hold is an error."""
+        try:
+            return read(token.text)
+        except ValueError:
+            raise self.error(f"{_show(token)[:40]} is not a value", token) from None
 
     def list(self, name: str, depth: int) -> list[Any]:
         found: list[Any] = []
@@ -195,7 +204,7 @@ def _unquote(text: str) -> str:
     for match in _ESCAPE.finditer(inner):
         parts += (inner[at : match.start()].encode(), _unescape(match[1]))
         at = match.end()
-    return b"".join((*parts, inner[at:].encode())).decode("utf-8", "surrogateescape")
+    return b"".join((*parts, inner[at:].encode())).decode()
 
 
 def _unescape(code: str) -> bytes:

@@ -12,6 +12,7 @@ from onward.errors import OptionError
 from onward.providers.choose import available
 from onward.serving.core import Json
 from onward.serving.models.model_config import unknown_fields, whole
+from onward.serving.models.model_folder import inner_name
 from onward.serving.settings import ModelSettings
 
 _CACHE_BYTES = 64 << 20  # Triton's is one cache for all models, sized by a flag
@@ -63,8 +64,8 @@ def settings_of_config(config: Json, where: str = "config.pbtxt") -> tuple[Json,
     _read_sequences(config.get("sequence_batching"), reading)
     _read_engine(config, reading)
     _read_warm_up(config, reading)
-    labels = {each["name"]: each["label_filename"] for each in config.get("output", ())
-              if each.get("label_filename")}  # fmt: skip
+    labels = {each["name"]: inner_name(each["label_filename"], where)
+              for each in config.get("output", ()) if each.get("label_filename")}  # fmt: skip
     if labels:
         reading.settings["labels"] = labels
     return reading.settings, reading.ignored
@@ -134,7 +135,10 @@ def _read_sequences(batching: Json | None, reading: _Reading) -> None:
             controls[str(each.get("name"))] = kind
             for name in ("int32_false_true", "fp32_false_true", "bool_false_true"):
                 if control.get(name) not in (None, [0, 1], [False, True]):
-                    reading.ignored.append(f"control_input.{name}: {control[name]}")
+                    raise OptionError(
+                        f"{reading.where}: control input {each.get('name')!r} has the {name} "
+                        f"{control[name]}\nthe server fills in 0 for false and 1 for true"
+                    )
     if controls:
         reading.settings["sequence_controls"] = controls
     states = [
@@ -144,8 +148,11 @@ def _read_sequences(batching: Json | None, reading: _Reading) -> None:
     if states:
         reading.settings["sequence_states"] = states
     for each in batching.get("state", ()):
-        starts = each.get("initial_state", ())
-        reading.ignored += ["state.initial_state.data_file" for one in starts if "data_file" in one]
+        if any("data_file" in start for start in each.get("initial_state", ())):
+            raise OptionError(
+                f"{reading.where}: state {each.get('input_name')!r} starts from a data_file, "
+                "which is not read\nstart it from zero_data, or give `initial` in sequence_states"
+            )
     reading.ignore(batching, ("iterative_sequence",), "sequence_batching.")
 
 

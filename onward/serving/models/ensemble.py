@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from onward.errors import ModelUnavailable, OptionError, RequestInvalid, ServingError
+from onward.serving.batching.batch import BatchLayout
+from onward.serving.batching.batching import Batching
+from onward.serving.batching.request_check import RequestCheck
 from onward.serving.core import Json
 from onward.serving.models.ensemble_graph import EnsembleGraph, EnsembleStep, Signature, check_parts
 from onward.serving.models.served import Clock
@@ -70,6 +73,7 @@ class Ensemble:
         self._is_closed = False
         self._counts = {state: [0, 0.0] for state in _STATES}
         self._names = {spec.name for spec in self.outputs}
+        self._check_tensors = _tensor_check(graph)
 
     def find_problem(self) -> str:
         """Why the ensemble cannot run now: a part is missing or does not fit. "" if it can."""
@@ -160,6 +164,7 @@ class Ensemble:
                 raise RequestInvalid(
                     f"unexpected inference output {output.name!r} for model {self.graph.name!r}"
                 )
+        self._check_tensors(request)
 
     def _end(self, run: _Run, error: Exception | None) -> None:
         self._running.discard(run)
@@ -235,7 +240,7 @@ class _Run:
             request,
             model=step.model,
             version=step.version,
-            inputs={name: given[t] for name, t in step.inputs.items() if t in given},
+            inputs={name: _read_only(given[t]) for name, t in step.inputs.items() if t in given},
             outputs=tuple(RequestedOutput(name) for name in step.outputs),
             timeout=left,
         )
@@ -269,6 +274,21 @@ def _named(ensemble: str, model: str, error: Exception) -> Exception:
         return error
     text = f"in ensemble {ensemble!r}, {error}"
     return type(error)(text, retry_after=error.retry_after)
+
+
+def _tensor_check(graph: EnsembleGraph) -> RequestCheck:
+    """The check of types, shapes and rows against what the ensemble declares; bytes stay bytes."""
+    inputs = [replace(spec, is_binary=True) for spec in graph.inputs]
+    axes = {spec.name: 0 for spec in inputs} if graph.max_batch_size else {}
+    batching = Batching(graph.max_batch_size, BatchLayout(axes))
+    return RequestCheck(graph.name, inputs, graph.outputs, batching)
+
+
+def _read_only(array: Array) -> Array:
+    """The same elements, which other steps and the answer need as they are."""
+    found = array.view()
+    found.flags.writeable = False
+    return found
 
 
 def _as_input(array: Array) -> Array:

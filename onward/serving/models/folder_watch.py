@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -63,26 +65,51 @@ class FolderWatch:
             await self._task
 
     async def _run(self) -> None:
-        folder = self._root.parent if _is_file(self._root) else self._root
-        changed: set[Path] = set()
         try:
-            async for changes in awatch(
-                folder,
-                watch_filter=None,
-                stop_event=self._stop,
-                step=_STEP,
-                debounce=_QUIET,
-                rust_timeout=_QUIET,
-                yield_on_timeout=True,
-                recursive=not _is_file(self._root),
-            ):
+            while not self._stop.is_set():
+                await self._watch()
+        except Exception as error:
+            if "decode path" not in str(_innermost(error)):
+                _LOG.exception("%s is no longer watched", self._root)
+                return
+            _LOG.error(
+                "%s is not watched: %s; rename that file or folder to UTF-8, and start again",
+                self._root,
+                _innermost(error),
+            )
+
+    async def _watch(self) -> None:
+        """Act on changes until `stop`, or until a link leads to another folder."""
+        folder = self._root.parent if _is_file(self._root) else self._root
+        place, targets = os.path.realpath(folder), _link_targets(folder)
+        changed: set[Path] = set()
+        watched = awatch(
+            folder,
+            watch_filter=None,
+            stop_event=self._stop,
+            step=_STEP,
+            debounce=_QUIET,
+            rust_timeout=_QUIET,
+            yield_on_timeout=True,
+            recursive=not _is_file(self._root),
+        )
+        async with contextlib.aclosing(watched):
+            async for changes in watched:
+                if os.path.realpath(folder) != place and folder.is_dir():  # no event tells of it
+                    await self._act_on_all()
+                    return
                 changed |= {Path(path) for _, path in changes}
                 if changes or not changed:
                     continue  # wait until nothing changes for a while
                 await self.act(changed)
                 changed = set()
-        except Exception:
-            _LOG.exception("%s is no longer watched", self._root)
+                if _link_targets(folder) != targets:
+                    return  # to watch the folders that they lead to now
+
+    async def _act_on_all(self) -> None:
+        names = await asyncio.to_thread(_present, self._root)
+        known = self._repository.table.models
+        await self.act([self._root / name / "1" for name in {*names, *known}])
 
     async def act(self, changed: Iterable[Path]) -> None:
         """Reload the models that these changes concern."""
@@ -95,6 +122,21 @@ class FolderWatch:
                 await self._repository.reload(name)
             except Exception:
                 _LOG.exception("model %r could not be reloaded", name)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The first error of nested groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _link_targets(folder: Path) -> set[str]:
+    """The folders that the links of a folder lead to."""
+    try:
+        return {os.path.realpath(each) for each in os.scandir(folder) if each.is_symlink()}
+    except OSError:
+        return set()
 
 
 def _present(root: Path) -> set[str]:

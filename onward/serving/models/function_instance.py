@@ -5,7 +5,6 @@ FunctionInstance(lambda x: {"y": 2 * x}, inputs=[TensorSpec("x", "FP32", (-1, 4)
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,11 +13,13 @@ import numpy as np
 
 from onward.errors import FeedError, NodeFailed, OnwardError, OptionError, SessionClosed
 from onward.serving.models.function_signature import (
+    dictionary_parameter,
+    function_name,
     input_specs,
+    is_coroutine_function,
     output_specs,
     sample_feeds,
     scalar_names,
-    takes_dictionary,
 )
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES
@@ -42,14 +43,14 @@ class FunctionInstance:
     ) -> None:
         if not callable(function):
             raise OptionError(f"{function!r} is not a function, and cannot be served")
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
             raise OptionError(
-                f"{_name(function)} is a coroutine, and batches run in threads\n"
+                f"{function_name(function)} is a coroutine, and batches run in threads\n"
                 "give a function without async"
             )
         self.function, self._is_closed = function, False
-        self._by_dictionary = inputs is not None and takes_dictionary(function)
-        self.name = _name(function)
+        self._dictionary = None if inputs is None else dictionary_parameter(function)
+        self.name = function_name(function)
         self.inputs = list(inputs) if inputs is not None else input_specs(function)
         self._scalars = scalar_names(function)
         self.outputs: list[TensorSpec] = list(outputs) if outputs is not None else []
@@ -73,12 +74,13 @@ class FunctionInstance:
         self._is_closed = True
 
     def _call(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        function = self.function
         if self._is_closed:
             raise SessionClosed(f"function {self.name!r} is no longer served")
-        given = {name: _scalar(a) if name in self._scalars else a for name, a in feeds.items()}
+        given = {
+            name: _scalar(a) if name in self._scalars else _writable(a) for name, a in feeds.items()
+        }
         try:
-            result = function(given) if self._by_dictionary else function(**given)
+            result = self._pass_feeds(given)
         except OnwardError:
             raise
         except Exception as error:
@@ -86,6 +88,13 @@ class FunctionInstance:
             text = f"function {self.name!r} failed: {type(error).__name__}: {error}"
             raise NodeFailed(text, self.name) from error
         return self._named(result)
+
+    def _pass_feeds(self, given: dict[str, Any]) -> Any:
+        if self._dictionary is None:
+            return self.function(**given)
+        if self._dictionary.kind is self._dictionary.KEYWORD_ONLY:
+            return self.function(**{self._dictionary.name: given})
+        return self.function(given)
 
     def _named(self, result: Any) -> dict[str, Array]:
         """What the function returned, by the names of its outputs."""
@@ -102,8 +111,12 @@ class FunctionInstance:
         return {n: _cast(array, types.get(n, "")) for n, array in zip(names, arrays)}
 
     def _array(self, value: Any) -> Array:
-        """A value that the function returned, as a tensor of the protocol."""
-        array = np.asarray(value)
+        """A value that the function returned, as a tensor of the protocol.
+
+        A copy: the function may return a buffer of its own, and fill it again before the answer
+        is sent.
+        """
+        array = np.array(value)
         if array.dtype.kind in "US":
             return array.astype(object)
         if array.dtype.kind == "O":
@@ -139,12 +152,13 @@ def _scalar(array: Array) -> Any:
     return array.item() if array.size == 1 else array
 
 
+def _writable(array: Array) -> Array:
+    """An array that a function may change in place: those of requests may be read-only."""
+    return array if array.flags.writeable else array.copy()
+
+
 def _cast(array: Array, datatype: str) -> Array:
     """Python floats are float64: as the declared type, if there is one."""
     if not datatype or datatype == "BYTES" or array.dtype == DATATYPES[datatype]:
         return array
     return array.astype(DATATYPES[datatype])
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))

@@ -6,6 +6,7 @@ def scale(x: Annotated[Array, (-1, 4)], by: float = 2.0): ...
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -23,7 +24,9 @@ def input_specs(function: Callable[..., Any]) -> list[TensorSpec]:
     """The inputs that a function's parameters declare; plain arrays are FP32 of any shape."""
     hints = _hints(function)
     specs = []
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _free_parameters(function):
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise _undeclared(function, f"parameter {parameter.name!r} cannot be given by name")
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise _undeclared(function, f"*{parameter.name} has no fixed names")
         hint = hints.get(parameter.name, np.ndarray)
@@ -34,14 +37,15 @@ def input_specs(function: Callable[..., Any]) -> list[TensorSpec]:
     return specs
 
 
-def takes_dictionary(function: Callable[..., Any]) -> bool:
-    """Whether the function's only parameter is a dictionary of arrays."""
-    parameters = list(inspect.signature(function).parameters.values())
+def dictionary_parameter(function: Callable[..., Any]) -> inspect.Parameter | None:
+    """The function's only parameter, if it is a dictionary of arrays."""
+    parameters = _free_parameters(function)
     if len(parameters) != 1:
-        return False
+        return None
     hint = _hints(function).get(parameters[0].name)
     kind = get_origin(hint) or hint
-    return isinstance(kind, type) and issubclass(kind, (dict, Mapping))
+    is_dictionary = isinstance(kind, type) and issubclass(kind, (dict, Mapping))
+    return parameters[0] if is_dictionary else None
 
 
 def spec_of(name: str, hint: Any, is_optional: bool = False) -> TensorSpec | None:
@@ -77,6 +81,21 @@ def _expanded(hint: Any) -> Any:
         return hint
     arguments = get_args(hint)
     return _expanded(alias.__value__[arguments] if arguments else alias.__value__)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name of a function; of a functools.partial, that of its function."""
+    if isinstance(function, functools.partial):
+        return function_name(function.func)
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether a call gives a coroutine: of a function, or of an object that is called."""
+    if isinstance(function, functools.partial):
+        return is_coroutine_function(function.func)
+    called = type(function).__call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
 def scalar_names(function: Callable[..., Any]) -> set[str]:
@@ -119,7 +138,20 @@ def output_specs(
     return specs
 
 
+def _free_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters without those that functools.partial has bound by name."""
+    bound: set[str] = set()
+    inner = function
+    while isinstance(inner, functools.partial):
+        bound |= inner.keywords.keys()
+        inner = inner.func
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter for parameter in parameters if parameter.name not in bound]
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(function, functools.partial):
+        return _hints(function.func)
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return get_type_hints(target, include_extras=True)
@@ -128,8 +160,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _undeclared(function: Callable[..., Any], why: str) -> OptionError:
-    name = getattr(function, "__name__", type(function).__name__)
     return OptionError(
-        f"the inputs of function {name!r} are not known: {why}\n"
+        f"the inputs of function {function_name(function)!r} are not known: {why}\n"
         "annotate its parameters, such as x: NDArray[np.float32], or give inputs=[TensorSpec(...)]"
     )

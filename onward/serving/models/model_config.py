@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onward.errors import OptionError
@@ -24,6 +24,17 @@ _MAPS = {
     "parameters", "input_map", "output_map", "inputs", "priority_queue_policy", "metric_tags",
     "cc_model_filenames",
 }  # fmt: skip
+_MESSAGES = {
+    "version_policy", "latest", "all", "specific", "dynamic_batching", "default_queue_policy",
+    "sequence_batching", "ensemble_scheduling", "optimization", "execution_accelerators",
+    "response_cache", "reshape", "rate_limiter",
+    # repeated
+    "input", "output", "instance_group", "control_input", "control", "state", "initial_state",
+    "step", "model_warmup", "cpu_execution_accelerator", "gpu_execution_accelerator",
+    # values of maps
+    "inputs", "priority_queue_policy",
+}  # fmt: skip
+_SINGLE = {"kind", "data_type", "name", "label_filename", "timeout_action", "model_name"}
 _WHOLE = {"dims", "shape", "gpus", "preferred_batch_size", "versions"}  # lists of whole numbers
 
 TYPES = {
@@ -38,6 +49,45 @@ _TYPES_BY_NUMBER = (
     "FP16", "FP32", "FP64", "STRING", "BF16",
 )  # fmt: skip
 OVERRIDE = "the configuration of the request"  # in errors, where config.pbtxt stands else
+_TENSOR = {
+    "name", "data_type", "format", "dims", "reshape", "is_shape_tensor", "optional",
+    "allow_ragged_batch", "label_filename", "is_non_linear_format_io",
+}  # fmt: skip
+# The fields of the messages that are read, by the field that holds them.
+_KNOWN_WITHIN = {
+    "input": _TENSOR,
+    "output": _TENSOR,
+    "reshape": {"shape"},
+    "version_policy": {"latest", "all", "specific"},
+    "latest": {"num_versions"},
+    "specific": {"versions"},
+    "dynamic_batching": {
+        "preferred_batch_size", "max_queue_delay_microseconds", "preserve_ordering",
+        "priority_levels", "default_priority_level", "default_queue_policy",
+        "priority_queue_policy",
+    },
+    "default_queue_policy": {
+        "timeout_action", "default_timeout_microseconds", "allow_timeout_override",
+        "max_queue_size",
+    },
+    "sequence_batching": {
+        "direct", "oldest", "max_sequence_idle_microseconds", "control_input", "state",
+        "generative_sequence", "iterative_sequence",
+    },
+    "control_input": {"name", "control"},
+    "control": {"kind", "int32_false_true", "fp32_false_true", "bool_false_true", "data_type"},
+    "state": {
+        "input_name", "output_name", "data_type", "dims", "initial_state",
+        "use_same_buffer_for_input_output", "use_growable_memory",
+    },
+    "initial_state": {"data_type", "dims", "zero_data", "data_file", "name"},
+    "instance_group": {
+        "name", "kind", "count", "rate_limiter", "gpus", "secondary_devices", "profile", "passive",
+        "host_policy",
+    },
+    "ensemble_scheduling": {"step"},
+    "step": {"model_name", "model_version", "input_map", "output_map", "model_namespace"},
+}  # fmt: skip
 _KNOWN = {
     "name", "platform", "backend", "runtime", "max_batch_size", "version_policy", "input", "output",
     "batch_input", "batch_output", "optimization", "dynamic_batching", "sequence_batching",
@@ -76,8 +126,18 @@ def read_override(text: Any) -> Json:
 
 
 def unknown_fields(config: Mapping[str, Any]) -> list[str]:
-    """The fields that ModelConfig does not have."""
-    return sorted(set(config) - _KNOWN)
+    """The fields that ModelConfig and its messages do not have, such as misspelt ones."""
+    return [*sorted(set(config) - _KNOWN), *dict.fromkeys(_unknown_within(config))]
+
+
+def _unknown_within(message: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in message.items():
+        known = _KNOWN_WITHIN.get(name)
+        if known is None:
+            continue
+        for each in value if isinstance(value, list) else [value]:
+            yield from (f"{name}.{field}" for field in sorted(set(each) - known))
+            yield from _unknown_within(each)
 
 
 def is_ensemble(config: Mapping[str, Any] | None) -> bool:
@@ -86,26 +146,41 @@ def is_ensemble(config: Mapping[str, Any] | None) -> bool:
 
 
 def whole(value: Any, name: str, where: str) -> int:
-    """A whole number; JSON writes those of 64 bits as text."""
+    """A whole number of 64 bits at most; JSON writes the largest ones as text."""
     try:
         if isinstance(value, bool) or (isinstance(value, float) and value != int(value)):
             raise ValueError
-        return int(value)
+        found = int(value)
+        if not -(1 << 63) <= found < 1 << 64:
+            raise ValueError
+        return found
     except (TypeError, ValueError, OverflowError):
-        raise OptionError(f"{where}: {name} is {value!r}, not a whole number") from None
+        raise OptionError(f"{where}: {name} is {value!r}, not a whole number of 64 bits") from None
 
 
 def _normal(value: Any, where: str, name: str = "") -> Any:
     if name in _MAPS:
-        return {key: _normal(each, where) for key, each in _map(value, name, where).items()}
+        found = _map(value, name, where)
+        return {key: _message(_normal(each, where), name, where) for key, each in found.items()}
     if name in _LISTS:
         listed = value if isinstance(value, list) else [value]
         if name in _WHOLE:
             return [whole(each, name, where) for each in listed]
-        return [_normal(each, where) for each in listed]
+        return [_message(_normal(each, where), name, where) for each in listed]
+    if name in _SINGLE and isinstance(value, (list, Mapping)):
+        raise OptionError(f"{where}: {name} is {value!r}, not one value")
     if isinstance(value, Mapping):
         snake = {_snake_case(str(key)): each for key, each in value.items()}
-        return {key: _normal(each, where, key) for key, each in snake.items()}
+        # null is an unset field in the JSON form of protobuf
+        given = {key: each for key, each in snake.items() if each is not None}
+        return {key: _normal(each, where, key) for key, each in given.items()}
+    return _message(value, name, where)
+
+
+def _message(value: Any, name: str, where: str) -> Any:
+    """The value of a field, which must have fields itself if it is a message."""
+    if name in _MESSAGES and not isinstance(value, Mapping):
+        raise OptionError(f"{where}: {name} is {value!r}: write {name} {{ field: .. }}")
     return value
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any
 
-from onward.errors import InvalidModel, OnwardError
+from onward.errors import InvalidModel, OnwardError, OptionError
 from onward.graph.paths import check_exists
 from onward.message_text import list_names
 from onward.serving.models.config_pbtxt import read_config
@@ -40,12 +40,16 @@ class ModelFiles:
 def find_models(path: Path) -> list[ModelFiles]:
     """The models of a file or folder, by name. A folder's broken models carry their problem."""
     check_exists(path, "model")
+    return [_check_name(model) for model in _find_models(path)]
+
+
+def _find_models(path: Path) -> list[ModelFiles]:
     if path.is_file():
         return [ModelFiles(path.stem, path.parent, {1: path}, is_file=True)]
     if _is_model(path):
         return [read_folder(path)]
     files = [each for each in _visible(path) if _is_model_file(each)]
-    folders = [each for each in _visible(path) if each.is_dir()]
+    folders = [each for each in _visible(path) if os.path.isdir(each)]
     if len(files) == 1 and not any(map(_is_model, folders)):
         return [ModelFiles(_folder_name(path), path, {1: files[0]})]
     single = [ModelFiles(each.stem, path, {1: each}, is_file=True) for each in files]
@@ -66,10 +70,22 @@ def read_folder(folder: Path) -> ModelFiles:
     """The model of a folder with versions, or with one model file."""
     name = _folder_name(folder)
     try:
-        config = read_config(folder / CONFIG) if (folder / CONFIG).is_file() else None
+        config = read_config(folder / CONFIG) if os.path.isfile(folder / CONFIG) else None
         return ModelFiles(name, folder, _versions(folder, config), config)
     except OnwardError as error:
         return ModelFiles(name, folder, problem=str(error).split("\n")[0])
+
+
+def inner_name(name: Any, where: str) -> str:
+    """The name of a file in a model's folder, as a configuration gives it."""
+    text = str(name)
+    path = PurePath(text)
+    if path.is_absolute() or ".." in path.parts or "\0" in text:
+        raise OptionError(
+            f"{where} names the file {text!r}, which is not in the model's folder\n"
+            "give its path below that folder"
+        )
+    return text
 
 
 def fingerprint(model: ModelFiles, version: int) -> tuple[tuple[str, int, int, int], ...]:
@@ -78,15 +94,15 @@ def fingerprint(model: ModelFiles, version: int) -> tuple[tuple[str, int, int, i
     around = file.parent
     if around == model.folder or model.is_file:
         stem = file.name.removesuffix(file.suffix)
-        files = [each for each in _visible(around) if each.is_file() and _belongs(each, stem)]
+        files = [each for each in _visible(around) if os.path.isfile(each) and _belongs(each, stem)]
         return _stamps(files, around) if around.is_dir() else ()
-    own = [each for each in _visible(model.folder) if each.is_file()]
+    own = [each for each in _visible(model.folder) if os.path.isfile(each)]
     return _stamps([*_walk(model.folder / str(version)), *own], model.folder)
 
 
 def _versions(folder: Path, config: Mapping[str, Any] | None) -> dict[int, Path]:
     numbers = {int(each.name): each for each in _visible(folder) if _is_version(each)}
-    wanted = str((config or {}).get("default_model_filename") or "")
+    wanted = inner_name((config or {}).get("default_model_filename") or "", CONFIG)
     if config and "ensemble_scheduling" in config:
         return {number: numbers[number] for number in sorted(numbers)} or {1: folder}
     if numbers:
@@ -117,16 +133,16 @@ def _model_file(folder: Path, wanted: str) -> Path:
 
 def _is_model(folder: Path) -> bool:
     """Whether a folder is that of one model: it has versions or a configuration."""
-    return (folder / CONFIG).is_file() or any(map(_is_version, _visible(folder)))
+    return os.path.isfile(folder / CONFIG) or any(map(_is_version, _visible(folder)))
 
 
 def _is_version(path: Path) -> bool:
     name = path.name
-    return name.isascii() and name.isdigit() and name[0] != "0" and path.is_dir()
+    return name.isascii() and name.isdigit() and name[0] != "0" and os.path.isdir(path)
 
 
 def _is_model_file(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    return path.suffix.lower() in SUFFIXES and os.path.isfile(path)
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -138,10 +154,16 @@ def _visible(folder: Path) -> list[Path]:
     return [folder / name for name in names if not name.startswith((".", "__pycache__"))]
 
 
-def _walk(folder: Path) -> list[Path]:
+def _walk(folder: Path, seen: set[str] | None = None) -> list[Path]:
+    """The files below a folder. Each folder is read once: links may lead round in circles."""
+    seen = set() if seen is None else seen
+    place = os.path.realpath(folder)
+    if place in seen:
+        return []
+    seen.add(place)
     found = []
     for each in _visible(folder):
-        found += _walk(each) if each.is_dir() else [each]
+        found += _walk(each, seen) if os.path.isdir(each) else [each]
     return found
 
 
@@ -163,7 +185,19 @@ def _stamps(files: Iterable[Path], folder: Path) -> tuple[tuple[str, int, int, i
 
 
 def _folder_name(folder: Path) -> str:
-    return folder.resolve().name or "model"
+    """The folder's own name, that of the link if it is one."""
+    return Path(os.path.abspath(folder)).name or "model"
+
+
+def _check_name(model: ModelFiles) -> ModelFiles:
+    """A model whose name is text; any other cannot be asked for, nor shown in JSON."""
+    try:
+        model.name.encode()
+    except UnicodeEncodeError:
+        name = os.fsencode(model.name).decode("utf-8", "backslashreplace")
+        problem = f"the name {name} is not UTF-8: rename the file or folder"
+        return replace(model, name=name, versions={}, config=None, problem=problem)
+    return model
 
 
 def _refuse_twins(path: Path, found: list[ModelFiles]) -> None:

@@ -104,10 +104,10 @@ class ModelLoader:
             wanted = choose_versions(settings.version_policy, files.versions)
             if not wanted:
                 raise InvalidModel(f"model {model.name!r} has no version that its policy serves")
-        except OnwardError as error:
+        except Exception as error:
             model.problem = describe(error)
             _LOG.error("model %r: %s", model.name, model.problem)
-            return LoadFailure(error)
+            return LoadFailure(error.with_traceback(None))
         model.problem, model.files = "", files
         loads = [await self._load_version(model, files, n, config, settings) for n in wanted]
         failures = [each for each in loads if each is not None]

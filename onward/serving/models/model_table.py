@@ -16,6 +16,7 @@ from onward.serving.models.open_model import OpenedModel
 from onward.serving.models.served import Served
 from onward.serving.settings import ModelSettings
 
+_MOST_DIGITS = 20  # of a version: 64 bits
 READY, UNAVAILABLE, LOADING, UNLOADING = "READY", "UNAVAILABLE", "LOADING", "UNLOADING"
 
 
@@ -84,7 +85,7 @@ class ModelTable:
             if any(each.state == LOADING for each in model.versions.values()):
                 raise ModelUnavailable(f"{unknown} is being loaded", retry_after=1.0)
             raise ModelNotFound(f"{unknown} has no available versions")
-        numeric = version.isascii() and version.isdigit()
+        numeric = version.isascii() and version.isdigit() and len(version) <= _MOST_DIGITS
         found = model.versions.get(int(version)) if numeric else None
         if found is None:
             raise ModelNotFound(f"{unknown} version {version} is not found")
@@ -144,6 +145,7 @@ def _is_ready(version: ModelVersion) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line of the index."""
+    """An error as one line of the index; the bytes of a path that are not UTF-8 as \\xff."""
     text = str(error).strip() or type(error).__name__
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onward.errors import OptionError
+from onward.serving.models.model_config import whole
 
 
 def choose_versions(policy: Mapping[str, Any], numbers: Iterable[int]) -> list[int]:
@@ -21,9 +22,10 @@ def choose_versions(policy: Mapping[str, Any], numbers: Iterable[int]) -> list[i
         case {"all": _}:
             return present
         case {"specific": {"versions": list(versions)}}:
-            return [number for number in present if number in {int(each) for each in versions}]
+            named = {whole(each, "versions", "version_policy") for each in versions}
+            return [number for number in present if number in named]
         case {"latest": Mapping() as latest}:
-            count = int(latest.get("num_versions") or 1)
+            count = whole(latest.get("num_versions") or 1, "num_versions", "version_policy")
             return present[-count:] if count > 0 else []
         case {}:
             return present[-1:]

@@ -204,3 +204,71 @@ def test_one_line_cuts_long_messages() -> None:
     assert one_line(ValueError("a\nb")) == "a b"
     assert one_line(ValueError()) == "ValueError"
     assert len(one_line(ValueError("x" * 999))) == 303
+
+
+def scaled_by_the_largest(x: Array) -> dict[str, Array]:
+    """As DynamicQuantizeLinear: one scale for all rows."""
+    step = max(np.abs(x).max(), 1e-9) / 127
+    return {"y": np.round(x / step).astype(np.float32) * np.float32(step)}
+
+
+def with_the_largest_of_the_batch(x: Array) -> dict[str, Array]:
+    return {"y": x + x.max(initial=0)}
+
+
+def clipped_if_one_is_large(x: Array) -> dict[str, Array]:
+    return {"y": x if np.abs(x).max() < 50 else np.clip(x, -1, 1)}
+
+
+@pytest.mark.parametrize("max_rows", [2, 3, 32])
+@pytest.mark.parametrize(
+    ("function", "datatype"),
+    [
+        (scaled_by_the_largest, "FP32"),
+        (clipped_if_one_is_large, "FP32"),
+        (with_the_largest_of_the_batch, "INT64"),
+        (with_the_largest_of_the_batch, "UINT8"),
+    ],
+)
+def test_a_model_that_only_contrasting_rows_change_is_found(
+    function: Callable[..., dict[str, Array]], datatype: str, max_rows: int
+) -> None:
+    specs = [TensorSpec("x", datatype, (-1, 4096))], [TensorSpec("y", datatype, (-1, 4096))]
+    reason = find_changed_answer(FunctionInstance(*specs, function), LAYOUT, max_rows)
+    assert reason.startswith("joining requests changes answers: output 'y'")
+
+
+def test_answers_that_long_texts_of_others_change_are_found() -> None:
+    specs = [TensorSpec("x", "BYTES", (-1, 64))], [TensorSpec("y", "INT64", (-1, 64))]
+
+    def long_ones(x: Array) -> dict[str, Array]:
+        counts = np.vectorize(len)(x)
+        return {"y": np.full(x.shape, 0 if counts.max() > 20 else 1)}
+
+    reason = find_changed_answer(FunctionInstance(*specs, long_ones), LAYOUT, 32)
+    assert reason == "joining requests changes answers: output 'y' is different"
+
+
+def test_a_model_that_takes_no_contrasting_requests_is_compared_without_them() -> None:
+    def refuse(x: Array) -> dict[str, Array]:
+        if not x.any() or np.abs(x).max() > 10:
+            raise ValueError("not such")
+        return {"y": x}
+
+    assert find_changed_answer(doubler(function=refuse), LAYOUT, 32) == ""
+
+
+def test_rounding_of_zeros_is_no_difference() -> None:
+    instance = doubler(function=lambda x: {"y": x + np.float32(1e-7 * len(x))})
+    assert find_changed_answer(instance, LAYOUT, 32) == ""
+
+
+def test_answers_that_padding_of_short_requests_changes_are_found() -> None:
+    def first_of_long_ones(x: Array) -> dict[str, Array]:
+        return {"y": x[:, :1] * np.float32(1 if x.shape[1] < 2 else 2)}
+
+    instance = FunctionInstance(
+        [TensorSpec("x", "FP32", (-1, -1))], [TensorSpec("y", "FP32", (-1, 1))], first_of_long_ones
+    )
+    layout = BatchLayout(AXES, padded={"x": PaddedInput(1)})
+    assert find_changed_answer(instance, layout, 32).startswith("joining requests changes answers")

@@ -210,6 +210,20 @@ async def test_a_cancelled_part_lets_the_next_of_its_sequence_through() -> None:
 
 
 @in_loop
+async def test_a_part_that_its_sequence_holds_expires_while_another_one_runs() -> None:
+    values = {**SEQUENCES, "blocker": part(1.0, 1, is_start=True)}
+    async with gated(counter(), **values) as (model, gate, blocker):
+        expiring = part(10.0, 1)
+        expiring.timeout = 0.001
+        held = submit(model, part(2.0, 1, is_end=True))
+        answer = await infer(model, expiring)
+        assert isinstance(answer, RequestExpired)
+        assert not blocker.done() and model.queue_length == 1
+        gate.gate.set()
+        assert [first(each) for each in await gather(blocker, held)] == [1, 3]
+
+
+@in_loop
 async def test_parts_after_a_failed_start_are_refused() -> None:
     values = {**SEQUENCES, "blocker": part(0.0, 99, is_start=True), "max_queue_size": 3000}
     async with gated(counter(), **values) as (model, gate, blocker):

@@ -33,6 +33,7 @@ CONTROLS = {"start": "start", "end": "end", "ready": "ready", "id": "correlation
 class Job:
     part: SequencePart | None
     feeds: dict[str, Any] = field(default_factory=dict)
+    deadline: float = math.inf
 
 
 def job(name: int | str, *, start: bool = False, end: bool = False) -> Job:
@@ -47,6 +48,20 @@ def make(inputs: list[TensorSpec] = INPUTS, **values: Any) -> SequenceBatching[J
 
 def state(value: float, rows: int = 1) -> dict[str, Any]:
     return {"h": np.full((rows, 3), value, np.float32)}
+
+
+def test_held_requests_expire_one_by_one() -> None:
+    sequences = make()
+    jobs = [job(7, start=True), job(7), job(7), job(8, start=True)]
+    for each, deadline in zip(jobs, (1.0, 5.0, 3.0, 1.0)):
+        each.deadline = deadline
+        sequences.enter(each, 0.0)
+    assert sequences.next_deadline == 3.0  # the others are not held
+    assert sequences.take_expired(2.0) == []
+    assert sequences.take_expired(3.0) == [jobs[2]]
+    assert sequences.next_deadline == 5.0 and sequences.held_count == 1
+    assert sequences.leave(jobs[0], state(1), 4.0) is jobs[1]
+    assert sequences.next_deadline == math.inf
 
 
 def test_a_sequence_starts_with_its_initial_state() -> None:

@@ -61,7 +61,7 @@ def prefixed(message: bytes, flag: int = 0) -> bytes:
     return bytes([flag]) + len(message).to_bytes(4, "big") + message
 
 
-ECHO = GrpcMethod(answer=lambda call, message: call.answer(message[::-1]))
+ECHO = GrpcMethod(answer=lambda call, message: call.answer(bytes(message)[::-1]))
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -98,6 +98,7 @@ def test_compressed_messages(encoding: bytes, compress: Any) -> None:
         (prefixed(b"junk", 1), 3, "cannot be decompressed"),
         (prefixed(gzip.compress(bytes(5000), mtime=0), 1), 8, "the server accepts 1,000"),
         (prefixed(gzip.compress(b"abcdef" * 20, mtime=0)[:-9], 1), 3, "incomplete"),
+        (prefixed(gzip.compress(b"abc") + b"more", 1), 3, "bytes after its end"),
     ],
 )
 def test_messages_that_are_refused(data: bytes, status: int, text: str) -> None:

@@ -152,11 +152,15 @@ def test_a_timeout_of_0_is_the_models_own() -> None:
     ("name", "field", "value"),
     [
         ("priority", "string_param", "first"),
+        ("priority", "string_param", "9" * 21),
+        ("timeout", "string_param", "9" * 5000),
+        ("timeout", "string_param", "\u0663"),  # a digit, but not of ASCII
         ("priority", "int64_param", -1),
         ("timeout", "bool_param", True),
         ("timeout", "double_param", 0.5),
         ("sequence_start", "int64_param", 1),
         ("sequence_id", "double_param", 1.0),
+        ("sequence_id", "string_param", "a" * 129),
     ],
 )
 def test_a_parameter_of_another_type_is_refused(name: str, field: str, value: Any) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onward.serving.grpc import http2_connection
 from onward.serving.grpc import http2_frames as h2
 from onward.serving.grpc.http2_connection import Http2Connection
 from onward.serving.grpc.http2_headers import Header, encode_headers
+from onward.serving.grpc.http2_sender import FrameSender
 from onward.serving.grpc.http2_stream import Stream
 
 HEADERS = encode_headers([(b":path", b"/a/b")])
@@ -54,11 +56,13 @@ class Handler:
     def __init__(self, stream: Stream, headers: list[Header]) -> None:
         self.stream, self.headers = stream, headers
         self.data = b""
+        self.pieces: list[bytes | memoryview] = []
         self.events: list[str] = []
         self.is_full = False
 
-    def receive(self, data: bytes) -> None:
-        self.data += data
+    def receive(self, data: bytes | memoryview) -> None:
+        self.pieces.append(data)
+        self.data += bytes(data)
 
     def end(self) -> None:
         self.events.append("end")
@@ -151,6 +155,34 @@ def test_a_stream_is_received_and_answered() -> None:
     assert peer.transport.frames() == []
 
 
+def test_data_is_not_copied() -> None:
+    peer = Peer()
+    handler = peer.open()
+    frame = h2.frame_head(h2.DATA, 0, 1, 10_000) + bytes(range(250)) * 40
+    received = frame * 3
+    peer.feed(received[:12_000])  # the second frame is cut
+    peer.feed(rest := received[12_000:])
+    assert handler.data == bytes(range(250)) * 120
+    shared = [np.shares_memory(np.frombuffer(piece, np.uint8), np.frombuffer(rest, np.uint8))
+              for piece in handler.pieces]  # fmt: skip
+    assert shared == [False, False, True]  # the one that was cut is joined, nothing else
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 10, 11, 300])
+def test_frames_may_be_cut_anywhere(size: int) -> None:
+    peer = Peer()
+    frames = h2.frame_head(h2.HEADERS, h2.END_HEADERS, 1, len(HEADERS)) + HEADERS
+    for part in (b"", b"a" * 100, b"b", b"c" * 250):
+        frames += h2.frame_head(h2.DATA, 0, 1, len(part)) + part
+    frames += h2.frame_head(h2.PING, 0, 0, 8) + bytes(8) + h2.frame_head(h2.DATA, 1, 1, 1) + b"d"
+    for at in range(0, len(frames), size):
+        peer.feed(frames[at : at + size])
+    [handler] = peer.handlers
+    assert handler.data == b"a" * 100 + b"b" + b"c" * 250 + b"d"
+    assert handler.events == ["end"]
+    assert [kind for kind, *_ in peer.transport.frames()] == [h2.PING]
+
+
 def test_an_answer_before_the_end_of_the_request_resets_the_stream() -> None:
     peer = Peer()
     handler = peer.open()
@@ -219,6 +251,25 @@ def test_the_window_of_the_connection_is_shared() -> None:
     assert max(len(payload) for *_, payload in frames) == h2.DEFAULT_FRAME
     peer.feed(h2.window_frame(0, 50_000))
     assert peer.connection.streams == {}
+
+
+@pytest.mark.parametrize(("window", "offers"), [(0, 0), (1 << 20, 1)])
+def test_a_window_that_opens_by_bytes_is_not_offered_to_every_stream(
+    monkeypatch: pytest.MonkeyPatch, window: int, offers: int
+) -> None:
+    peer = Peer({h2.INITIAL_WINDOW: window})
+    for id in range(1, 100, 2):
+        peer.open(id).stream.write(OK, bytes(80 << 10), OK)
+    offered: list[int] = []
+    add_stream = FrameSender.add_stream
+
+    def count(self: FrameSender, stream: Stream) -> bool:
+        offered.append(stream.id)
+        return add_stream(self, stream)
+
+    monkeypatch.setattr(FrameSender, "add_stream", count)
+    peer.feed(h2.window_frame(0, 1))
+    assert len(offered) == offers
 
 
 def test_large_frames_are_sent_if_the_client_takes_them() -> None:

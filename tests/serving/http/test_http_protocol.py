@@ -247,6 +247,7 @@ def test_a_request_for_http_2_is_answered_with_http_1(server: Running) -> None:
         (post(length=(1 << 20) + 1), 413),
         (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
         (b"GET /v2 HTTP/1.1\r\nA: " + b"a" * 400_000, 431),
+        (b"GET /v2 HTTP/1.1\r\nA: " + b"a" * 66_000 + b"\r\n\r\n", 431),
         (b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
     ],
 )

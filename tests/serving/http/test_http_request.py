@@ -214,6 +214,8 @@ def test_compressed_bodies_are_unpacked_up_to_a_limit() -> None:
     for body, encoding, text in [
         (data, b"gzip", "is not gzip"),
         (gzip.compress(data)[:-4], b"gzip", "cut off"),
+        (gzip.compress(data[:9]) + gzip.compress(data[9:]), b"gzip", "bytes after its end"),
+        (zlib.compress(data) + b"1234", b"deflate", "has 4 bytes after its end"),
         (data, b"br", "Unsupported compression type 'br'"),
     ]:
         with pytest.raises(RequestInvalid, match=text):

@@ -74,6 +74,9 @@ def test_values(text: str, value: object) -> None:
         ("a: 1\n$", r"m:2: '\$' is not protobuf text"),
         ("a {" * 200, "m:1: messages are nested more than 100 deep"),
         ("a: 1x", "m:1: '1x' is not protobuf text"),
+        ("\na: " + "9" * 5000, "m:2: '9{39} is not a value"),
+        (r'a: "\U00110000"', "m:1: .* is not a value"),
+        (r'a: "\377"', "m:1: .* is not a value"),  # protobuf's texts are UTF-8
     ],
 )
 def test_errors_name_the_line(text: str, error: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from onward.serving.models import folder_watch
 from onward.serving.models.folder_watch import FolderWatch, models_to_reload
 from onward.serving.models.repository import Repository
 from onward.serving.requests import InferRequest
@@ -79,6 +80,74 @@ def test_actions_load_reload_and_unload(tmp_path: Path) -> None:
         assert names_of(found) == ["b"]
 
     watched(test, tmp_path)
+
+
+def test_a_link_to_another_folder_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `current`, which leads from one release to the next."""
+    for path in ("v1/a", "v1/b", "v2/b", "v2/c"):
+        write_model(tmp_path / path / "1/model.onnx")
+    link = tmp_path / "current"
+    link.symlink_to("v1")
+    places: list[str] = []
+
+    async def awatch(folder: Path, **options: Any) -> AsyncGenerator[set[Any], None]:
+        places.append(folder.resolve().name)
+        yield set()
+        if len(places) == 2:
+            options["stop_event"].set()
+            return
+        link.unlink()
+        yield set()  # the link is gone for a moment
+        link.symlink_to("v2")
+        yield set()
+
+    monkeypatch.setattr(folder_watch, "awatch", awatch)
+
+    async def test(found: Repository, watch: FolderWatch) -> None:
+        assert names_of(found) == ["a", "b"]
+        watch.start()
+        assert watch._task is not None
+        await asyncio.wait_for(watch._task, 60)
+        assert names_of(found) == ["b", "c"]
+        assert places == ["v1", "v2"]
+
+    watched(test, link)
+
+
+def test_the_folder_of_a_replaced_link_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("store/v1", "store/v2"):
+        write_model(tmp_path / path / "1/model.onnx")
+    root = tmp_path / "models"
+    root.mkdir()
+    (root / "a").symlink_to(tmp_path / "store/v1")
+    begun: list[str] = []
+
+    async def awatch(folder: Path, **options: Any) -> AsyncGenerator[set[Any], None]:
+        begun.append((root / "a").resolve().name)
+        if len(begun) == 2:
+            options["stop_event"].set()
+            return
+        yield {(1, str(root / "note.txt"))}
+        yield set()
+        (root / "a").unlink()
+        (root / "a").symlink_to(tmp_path / "store/v2")
+        yield {(1, str(root / "a"))}
+        yield set()
+
+    monkeypatch.setattr(folder_watch, "awatch", awatch)
+
+    async def test(found: Repository, watch: FolderWatch) -> None:
+        watch.start()
+        assert watch._task is not None
+        await asyncio.wait_for(watch._task, 60)
+        assert begun == ["v1", "v2"]
+        assert names_of(found) == ["a"]
+
+    watched(test, root)
 
 
 def test_a_replaced_file_is_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -86,6 +87,84 @@ def test_lambdas_and_objects_are_functions() -> None:
     assert FunctionInstance(lambda x: (x, x)).outputs[1].name == "output_1"
 
 
+class Scaler:
+    """A model with state of its own."""
+
+    def predict(self, x: NDArray[np.int64], by: int = 2) -> Array:
+        return x * by
+
+    async def later(self, x: Array) -> Array:
+        return x
+
+
+class Awaited:
+    async def __call__(self, x: Array) -> Array:
+        return x
+
+
+def weighted(weight: Array, x: NDArray[np.int64], by: int = 1) -> Array:
+    return weight * x * by
+
+
+def scaled_by_name(weight: float, inputs: dict[str, Array]) -> dict[str, Array]:
+    return {"y": weight * inputs["x"]}
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "inputs"),
+    [
+        (Scaler().predict, "predict", ["x", "by"]),
+        (functools.partial(Scaler().predict, by=6), "predict", ["x"]),
+        (functools.partial(Scaler.predict, Scaler(), by=6), "predict", ["x"]),
+        (functools.partial(weighted, np.array([6])), "weighted", ["x", "by"]),
+        (functools.partial(weighted, weight=np.array([6])), "weighted", ["x", "by"]),
+        (functools.partial(functools.partial(weighted, by=2), np.array([3])), "weighted", ["x"]),
+    ],
+)
+def test_bound_arguments_are_no_inputs(
+    function: Callable[..., Any], name: str, inputs: list[str]
+) -> None:
+    instance = FunctionInstance(function)
+    assert instance.name == name
+    assert [spec.name for spec in instance.inputs] == inputs
+    assert {spec.datatype for spec in instance.inputs} == {"INT64"}
+    found = instance.run({"x": np.array([7])})["output"].tolist()
+    assert found == [42 if "by" not in inputs or name == "weighted" else 14]
+
+
+def test_a_function_of_a_dictionary_may_have_bound_arguments() -> None:
+    for bound in (
+        functools.partial(scaled_by_name, 2.0),
+        functools.partial(scaled_by_name, weight=2.0),
+    ):
+        instance = FunctionInstance(bound, [TensorSpec("x", "FP32", (-1, 2))])
+        np.testing.assert_array_equal(instance.run({"x": X})["y"], 2 * X)
+
+
+def test_a_function_may_change_its_inputs_in_place() -> None:
+    def halved(x: NDArray[np.float32]) -> Array:
+        x /= 2
+        return x
+
+    received = np.frombuffer(X.tobytes(), np.float32).reshape(X.shape)  # as from a request
+    found = FunctionInstance(halved).run({"x": received})["output"]
+    np.testing.assert_array_equal(found, X / 2)
+    np.testing.assert_array_equal(received, X)
+
+
+def test_a_function_may_fill_a_buffer_of_its_own_again() -> None:
+    """The answers of one batch are written while the next one runs."""
+    buffer = np.empty((2, 2), np.float32)
+
+    def doubled(x: NDArray[np.float32]) -> Array:
+        return np.multiply(x, 2, out=buffer[: len(x)])
+
+    instance = FunctionInstance(doubled)
+    found = instance.run({"x": X})["output"]
+    instance.run({"x": np.zeros_like(X)})
+    np.testing.assert_array_equal(found, 2 * X)
+
+
 def test_declared_outputs_need_no_trial() -> None:
     calls: list[Any] = []
 
@@ -156,6 +235,10 @@ async def later(x: Array) -> Array:
     return x
 
 
+def by_place(x: Array, /) -> Array:
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [
@@ -163,6 +246,9 @@ async def later(x: Array) -> Array:
         (unknown, "parameter 'x' is not declared as an array"),
         (picky, "outputs of function 'picky' are not known: a trial call with zeros failed"),
         (later, "later is a coroutine"),
+        (functools.partial(Scaler.later, Scaler()), "later is a coroutine"),
+        (Awaited(), "Awaited is a coroutine"),
+        (by_place, "parameter 'x' cannot be given by name"),
         (7, "7 is not a function"),
     ],
 )

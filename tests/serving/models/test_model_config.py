@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from onward.serving.models.config_pbtxt import parse_text
 from onward.serving.models.config_settings import model_settings, settings_of_config
 from onward.serving.models.config_signature import configured
 from onward.serving.models.model_config import normalize, read_override
+from onward.serving.models.version_policy import choose_versions
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.settings import ModelSettings
 
@@ -130,6 +132,83 @@ def test_what_is_not_supported_is_named() -> None:
     ]
 
 
+def test_misspelt_fields_within_messages_are_named() -> None:
+    _, ignored = settings_of_config(
+        config_of("""
+            dynamic_batching { prefered_batch_size: [4] default_queue_policy { timeout: 1 } }
+            input { name: "x" dim: 4 reshape { dims: 1 } } input { name: "z" dim: 4 }
+            instance_group { cnt: 2 }
+        """)
+    )
+    assert ignored == [
+        "dynamic_batching.prefered_batch_size",
+        "default_queue_policy.timeout",
+        "input.dim",
+        "reshape.dims",
+        "instance_group.cnt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("dynamic_batching: true", "m: dynamic_batching is True: write dynamic_batching {"),
+        ("sequence_batching: 1", "m: sequence_batching is 1: write"),
+        ('input: "x"', "m: input is 'x': write input {"),
+        ("instance_group: [ 1 ]", "m: instance_group is 1: write"),
+        ('model_warmup { inputs { key: "x" value: 1 } }', "m: inputs is 1: write"),
+        ("response_cache {} response_cache {}", "m: response_cache is .*: write response_cache {"),
+        ('output { name: "y" data_type: [ 1 ] }', "data_type is .1., not one value"),
+        ("instance_group { kind { } }", "m: kind is {}, not one value"),
+    ],
+)
+def test_fields_of_the_wrong_form_are_refused(text: str, error: str) -> None:
+    with pytest.raises(OptionError, match=error):
+        settings_of_config(normalize(parse_text(text), "m"))
+
+
+@pytest.mark.parametrize("size", [1 << 64, -(1 << 63) - 1, "9" * 40, 1e300, float("nan")])
+def test_numbers_beyond_64_bits_are_refused(size: Any) -> None:
+    with pytest.raises(OptionError, match=r"max_batch_size is .*, not a whole number of 64 bits"):
+        normalize({"max_batch_size": size})
+
+
+def test_null_is_an_unset_field() -> None:
+    config = read_override('{"dynamic_batching": null, "input": null, "max_batch_size": null}')
+    assert config == {} and settings_of_config(config) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            'control_input { name: "S" control { int32_false_true: [ 1, 0 ] } }',
+            r"control input 'S' has the int32_false_true \[1, 0\]\nthe server fills in 0",
+        ),
+        (
+            'state { input_name: "s" initial_state { data_file: "f" } }',
+            "state 's' starts from a data_file, which is not read",
+        ),
+    ],
+)
+def test_what_would_change_answers_is_not_ignored(text: str, error: str) -> None:
+    with pytest.raises(OptionError, match=error):
+        settings_of_config(config_of(f"sequence_batching {{ {text} }}"))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"latest": {"num_versions": "a"}},
+        {"specific": {"versions": ["a"]}},
+        {"latest": {"num_versions": "9" * 5000}},
+    ],
+)
+def test_versions_that_are_no_numbers_are_refused(policy: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"version_policy: .* not a whole number"):
+        choose_versions(policy, [1, 2])
+
+
 def test_later_settings_win_and_are_checked() -> None:
     assert model_settings({"threads": 1}, {"threads": 2}).threads == 2
     with pytest.raises(OptionError, match=r"setting threads: Input should be .*, not -1"):
@@ -217,3 +296,11 @@ def test_the_completed_configuration() -> None:
     plain = completed_config("m", ONNX, None, settings, inputs, outputs, None)
     assert plain["max_batch_size"] == 0 and plain["input"][0]["dims"] == [-1, 4]
     assert "dynamic_batching" not in plain
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/labels.txt"])
+def test_labels_outside_of_the_model_are_refused(name: str) -> None:
+    """Clients may give a configuration, and read its labels."""
+    config = read_override(json.dumps({"output": [{"name": "y", "label_filename": name}]}))
+    with pytest.raises(OptionError, match="is not in the model's folder\ngive its path"):
+        settings_of_config(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,55 @@ def test_the_fingerprint_of_a_single_file_ignores_other_files(tmp_path: Path) ->
     assert fingerprint(model, 1) == before
     (tmp_path / "a.onnx.data").write_bytes(b"12")
     assert fingerprint(model, 1) != before
+
+
+def test_links_have_their_own_names(tmp_path: Path) -> None:
+    touch(tmp_path / "store", "v3/1/model.onnx", "file.onnx")
+    root = tmp_path / "models"
+    root.mkdir()
+    for name in ("a", "b"):
+        (root / name).symlink_to(tmp_path / "store" / "v3")
+    (root / "c.onnx").symlink_to(tmp_path / "store" / "file.onnx")
+    (root / "itself").symlink_to("itself")
+    (root / "gone").symlink_to(tmp_path / "nowhere")
+    (root / "above").symlink_to(root)
+    found = {model.name: model for model in find_models(root)}
+    assert sorted(found) == ["a", "above", "b", "c"]
+    assert not any(model.problem for model in found.values())
+    (tmp_path / "current").symlink_to(tmp_path / "store" / "v3")
+    assert [model.name for model in find_models(tmp_path / "current")] == ["current"]
+
+
+def test_links_that_lead_in_circles_are_followed_once(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    touch(root, "a/1/model.onnx", "other/data")
+    for name in ("up", "up2"):
+        (root / "a" / "1" / name).symlink_to("..")
+    (root / "a" / "1" / "here").symlink_to(".")
+    (root / "a" / "1" / "other").symlink_to(root / "other")
+    model = find_model(root, "a")
+    assert model is not None
+    before = fingerprint(model, 1)
+    assert sorted(name for name, *_ in before) == ["1/model.onnx", "1/other/data"]
+    (root / "other" / "data").write_bytes(b"new")
+    assert fingerprint(model, 1) != before
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../b/1/model.onnx", "1/../../x", "a\\0b"])
+def test_a_config_names_no_file_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "a/1/model.onnx", "b/1/model.onnx")
+    (tmp_path / "a" / "config.pbtxt").write_text(f'default_model_filename: "{name}"')
+    [a, _] = find_models(tmp_path)
+    assert "is not in the model's folder" in a.problem
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_not_utf_8_are_a_problem_of_their_model(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    for name in (b"bad\xff", b"good"):
+        os.makedirs(os.path.join(root, name, b"1"))
+        open(os.path.join(root, name, b"1", b"model.onnx"), "wb").close()
+    found = {model.name: model for model in find_models(tmp_path)}
+    assert sorted(found) == ["bad\\xff", "good"]
+    assert found["bad\\xff"].problem.startswith("the name bad\\xff is not UTF-8: rename")
+    assert found["bad\\xff"].versions == {} and not found["good"].problem

@@ -117,8 +117,9 @@ async def test_unknown_models_have_tritons_texts(tmp_path: Path) -> None:
         text = "^Request for unknown model: 'x' version 7 is not found$"
         with pytest.raises(ModelNotFound, match=text):
             await infer(found, "x", "7")
-        with pytest.raises(ModelNotFound, match="version one is not found"):
-            await infer(found, "x", "one")
+        for version in ("one", "\u00b2", "9" * 5000):
+            with pytest.raises(ModelNotFound, match=f"version {version} is not found"):
+                await infer(found, "x", version)
         await found.unload("x")
         with pytest.raises(ModelNotFound, match="'x' has no available versions"):
             await infer(found, "x")
@@ -290,6 +291,19 @@ async def test_a_configuration_that_contradicts_is_an_error(tmp_path: Path) -> N
     (tmp_path / "a/config.pbtxt").unlink()
     async with repository(tmp_path) as (found, _):
         assert "names 'other': rename the folder" in states(found)["b", ""][1]
+
+
+@in_loop
+async def test_a_configuration_in_a_wrong_form_stops_no_other_model(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_model(tmp_path / name / "1/model.onnx")
+    (tmp_path / "b/config.pbtxt").write_text("dynamic_batching: true")
+    (tmp_path / "c/config.pbtxt").write_text("version_policy { latest { num_versions: all } }")
+    async with repository(tmp_path) as (found, _):
+        assert factor(await infer(found, "a")) == 2
+        shown = states(found)
+        assert shown["b", ""][1].startswith("b/config.pbtxt: dynamic_batching is True")
+        assert "num_versions is 'all', not a whole number" in shown["c", ""][1]
 
 
 def test_what_is_ignored_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
