@@ -260,7 +260,12 @@ def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
             DataError,
             "the model's input 'x' has 4 features, the columns a, b, c give 3\nchoose columns",
         ),
-        ({"x": X, "label": LABELS % 2 + 2}, {}, DataError, "label 3 in row 1, column 'label', is out"),
+        (
+            {"x": X, "label": LABELS % 2 + 2},
+            {},
+            DataError,
+            "label 3 in row 1, column 'label', is out",
+        ),
         (
             {**table(), "customer_id": np.arange(20)},
             {"target": "kind"},
