@@ -7,7 +7,8 @@
 Ours: the model exported by torch, compiled beforehand (in another process) to a training program
 and to artifacts, then trained in a process that has only numpy and onnxruntime: `ours`
 by TrainingSession, `artifacts` by onward.training.api. `auto` opens the exported model with
-providers="auto": it measures the installed engines, torch's too, and trains on the fastest.
+providers="auto": it measures the installed engines, torch's too, and trains on the fastest
+(`chosen` in the file).
 Peers: torch eager with fused AdamW, and torch.compile. 2 threads, each in a separate process, in
 turns; figures are medians of medians. Memory is the peak of the process. The first step counts from
 the start of the process.
@@ -90,7 +91,8 @@ def session(engine: str, folder: str) -> Callable[[], Any]:
     return lambda: session.step(feeds)["loss"]
 
 
-def fastest(folder: str) -> Callable[[], Any]:
+def fastest(folder: str) -> tuple[Callable[[], Any], Any]:
+    """A step of providers="auto", and its session."""
     import onward
     from onward import losses, optimizers
 
@@ -103,7 +105,7 @@ def fastest(folder: str) -> Callable[[], Any]:
         providers=[("auto", {"folder": str(Path(folder) / "tuning")})],  # measured in this run
     )
     feeds = dict(np.load(Path(folder) / "feeds.npz"))
-    return lambda: session.step(feeds)["loss"]
+    return lambda: session.step(feeds)["loss"], session
 
 
 def artifacts(folder: str) -> Callable[[], Any]:
@@ -150,19 +152,24 @@ def peer(name: str, compiled: bool) -> Callable[[], Any]:
 def one(name: str, engine: str, folder: str) -> None:
     """In a child process: print a line after the first step, then one for each line of input."""
     warnings.filterwarnings("ignore")
+    choosing = None
     if engine in TORCH:
         step = peer(name, engine == "compile")
     elif engine in ONNXSIM:
         step = onnxsim_peer.step(folder, engine == "onnxsim-optimized")
-    elif engine in ("artifacts", "auto"):
-        step = artifacts(folder) if engine == "artifacts" else fastest(folder)
+    elif engine == "artifacts":
+        step = artifacts(folder)
+    elif engine == "auto":
+        step, choosing = fastest(folder)
     else:
         step = session(engine, folder)
-    loss = float(step())
+    found: dict[str, Any] = {"loss": float(step())}
+    if choosing is not None:
+        found["chosen"] = choosing.get_providers()[0]
     print("ready", flush=True)
     from onward.measure.memory.resident_memory import most_resident
 
-    racing.answer(step, lambda ms: {"ms": ms, "peak": most_resident() / (1 << 20), "loss": loss})
+    racing.answer(step, lambda ms: {"ms": ms, "peak": most_resident() / (1 << 20), **found})
 
 
 def start(name: str, engine: str, folder: str) -> tuple[subprocess.Popen[str], float]:
@@ -202,7 +209,9 @@ def race(name: str, engines: list[str], folder: str, starts: int, rounds: int) -
             "first_step_s": statistics.median(firsts[engine]),
             "loss": answers[0]["loss"],
         }
-        racing.tell(f"{name} {engine}: {rows[engine]['ms']:.3f} ms")
+        if "chosen" in answers[0]:
+            rows[engine]["chosen"] = answers[0]["chosen"]
+        racing.tell(f"{name} {rows[engine].get('chosen', engine)}: {rows[engine]['ms']:.3f} ms")
     return [rows[engine] for engine in engines]
 
 
