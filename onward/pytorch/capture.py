@@ -33,6 +33,7 @@ from onward.pytorch.call_structure import (
     tensor_names,
 )
 from onward.pytorch.fallback import CannotCapture, UnsupportedData, refuse_custom_gradients
+from onward.pytorch.layout_reads import LayoutReads, has_layout
 from onward.pytorch.packed_model import PackedModel
 from onward.pytorch.random_branches import DecidedDraws
 from onward.pytorch.recurrent_shapes import recurrent_shapes
@@ -58,6 +59,7 @@ class Capture:
     structure: Structure  # of the result
     guards: SizeGuards
     example: tuple[tuple[int, ...], ...] = ()  # the shapes of the call that was traced
+    layout_reads: frozenset[str] = frozenset()  # what the forward reads of layouts in memory
     seconds: float = 0.0  # that the capture took
 
     @property
@@ -82,19 +84,23 @@ def capture(
     named = name_arguments(module.forward, args, kwargs)
     call_names = tensor_names(named)
     flat = _FlatCall(module, structure)
+    reads = LayoutReads()
     chosen = axes if axes is not None else [default_axes(tensor) for tensor in tensors]
     auto = torch.export.Dim.AUTO
     shapes = [dict.fromkeys(each, auto) or None for each in chosen]
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with _quiet(), unseen, recurrent_shapes():
-        with refuse_custom_gradients(), DecidedDraws():
+        with refuse_custom_gradients(), DecidedDraws(), reads:
             program = _export(flat, tensors, shapes)
+        if not has_layout(reads.found, (*module.parameters(), *module.buffers(), *tensors)):
+            raise CannotCapture("it reads strides, and one of its tensors is not contiguous")
         translated, signature = translate(program)
         guards = _guards(program, len(tensors))  # a translation may fix further sizes
     found = _Reader(translated, signature, flat.traced, guards, call_names).capture()
     example = tuple(tuple(tensor.shape) for tensor in tensors)
-    return replace(found, example=example, seconds=time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return replace(found, example=example, layout_reads=frozenset(reads.found), seconds=seconds)
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from onward.pytorch.fallback import (
     Slower,
     report_fallbacks,
 )
+from onward.pytorch.layout_reads import has_layout
 from onward.pytorch.module_contents import ModuleContents
 from onward.pytorch.module_hooks import refuse_hooks
 from onward.pytorch.module_options import ModuleOptions
@@ -120,7 +121,7 @@ class CapturedModule:
             return partial(self._forward, *args, **kwargs)
         state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
-        program = self._find_program(key, call)
+        program = self._find_program(key, tensors, call)
         if program is not None:
             return partial(self._run, program, tensors, call)
         kind = (structure.kind(), *state)
@@ -147,10 +148,14 @@ class CapturedModule:
         self._attempts[kind] += 1
         return found
 
-    def _find_program(self, key: Any, call: Sequence[Tensor]) -> CapturedProgram | None:
-        """The program of this kind of call that takes these sizes."""
-        group = self.groups.get(key, ())
-        return next((program for program in group if program.guards.accept(call)), None)
+    def _find_program(
+        self, key: Any, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
+    ) -> CapturedProgram | None:
+        """The program of this kind of call that takes these sizes and layouts."""
+        for program in self.groups.get(key, ()):
+            if program.guards.accept(call) and _has_layout(program.capture, tensors, call):
+                return program
+        return None
 
     def _is_crowded(self, kind: Any) -> bool:
         """Whether calls that differ only in sizes and constants were captured often enough."""
@@ -191,8 +196,9 @@ class CapturedModule:
         options = self._options
         refuse_hooks(self.module)
         try:
-            known = next((p.capture for p in group if p.capture.guards.accept(call)), None)
-            if known is None:
+            captures = [program.capture for program in group]
+            known = next((each for each in captures if each.guards.accept(call)), None)
+            if known is None or not _has_layout(known, tensors, call):
                 axes = [_changed_axes(group, i, tensor) for i, tensor in enumerate(call)]
                 found = capture(self.module, args, kwargs, axes)
                 known = rewrite_capture(found, options.rewrites).packed()
@@ -321,6 +327,11 @@ def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield f"{name}.{inner}", grandchild
         elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
             yield name, child
+
+
+def _has_layout(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
+    """Whether the tensors have the layout in memory that a capture was made for."""
+    return not found.layout_reads or has_layout(found.layout_reads, (*tensors.values(), *call))
 
 
 def _are_plain(tensors: Iterable[Tensor]) -> bool:

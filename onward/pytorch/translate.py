@@ -21,6 +21,7 @@ from onward.passes.upgrade import upgrade_to
 from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
+from onward.pytorch.layout_reads import check_as_strided
 from onward.pytorch.stopped_gradients import mark_in_trace
 
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
@@ -49,6 +50,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
         for device in ("cpu", "cuda"):  # the casts of autocast are in the trace already
             stack.enter_context(torch.autocast(device, enabled=False))
         graph = functional.graph_module
+        check_as_strided(graph)
         _replace_views(graph)
         try:
             _fx_passes.insert_type_promotion_nodes(graph)
