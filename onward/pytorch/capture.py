@@ -35,6 +35,7 @@ from onward.pytorch.call_structure import (
 from onward.pytorch.fallback import CannotCapture, UnsupportedData, refuse_custom_gradients
 from onward.pytorch.layout_reads import LayoutReads, has_layout
 from onward.pytorch.packed_model import PackedModel
+from onward.pytorch.python_state import PythonState
 from onward.pytorch.random_branches import DecidedDraws
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
@@ -73,9 +74,17 @@ class Capture:
 
 
 def capture(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], axes: Axes | None = None
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    axes: Axes | None = None,
+    *,
+    is_export: bool = False,
 ) -> Capture:
-    """Trace a module for these arguments; `axes` are those whose sizes may change."""
+    """Trace a module for these arguments; `axes` are those whose sizes may change.
+
+    A forward that changes attributes is refused; an export may leave these changes out.
+    """
     start = time.perf_counter()
     tensors, structure = flatten((tuple(args), dict(kwargs)))
     _refuse_hidden_tensors(structure, "takes")
@@ -83,7 +92,7 @@ def capture(
     tensors = _separate(tensors)
     named = name_arguments(module.forward, args, kwargs)
     call_names = tensor_names(named)
-    flat = _FlatCall(module, structure)
+    flat = _FlatCall(module, structure, is_export)
     reads = LayoutReads()
     chosen = axes if axes is not None else [default_axes(tensor) for tensor in tensors]
     auto = torch.export.Dim.AUTO
@@ -133,16 +142,19 @@ class _TracedResult:
 class _FlatCall(nn.Module):
     """A module whose call takes and returns a flat list of tensors."""
 
-    def __init__(self, module: nn.Module, structure: Structure) -> None:
+    def __init__(self, module: nn.Module, structure: Structure, is_export: bool) -> None:
         super().__init__()
-        self.module, self._structure = module, structure
+        self.module, self._structure, self._is_export = module, structure, is_export
         self.traced = _TracedResult()  # torch.export takes back changes of the module itself
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
-        before = _constants(self.module)
-        found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
-        _refuse_changes(before, _constants(self.module))
+        state = PythonState(self.module)
+        try:
+            found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
+            state.check(is_export=self._is_export)
+        finally:
+            state.restore()
         results, structure = flatten(found)
         self.traced.structure, self.traced.names = structure, tensor_names(found)
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in structure.leaves):
@@ -151,23 +163,6 @@ class _FlatCall(nn.Module):
         if not results:
             raise UnsupportedData("it returns no tensor")
         return results
-
-
-def _constants(module: nn.Module) -> dict[str, Any]:
-    """The numbers, flags and texts among the attributes of a module and its submodules, by path."""
-    return {
-        f"{path}.{name}".removeprefix("."): value
-        for path, each in module.named_modules()
-        for name, value in vars(each).items()
-        if type(value) in (bool, int, float, str)
-    }
-
-
-def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse a forward that changes a constant: a program would keep what it was."""
-    for path in before.keys() & after.keys():
-        if before[path] != after[path]:
-            raise CannotCapture(f"it changes its attribute {path}: make it a buffer")
 
 
 def _refuse_hidden_tensors(structure: Structure, verb: str) -> None:

@@ -26,6 +26,7 @@ from onward.pytorch.engines import engine_names, make_engine
 from onward.pytorch.fallback import (
     CannotCapture,
     Checkpointed,
+    Initializes,
     Report,
     Sharded,
     Slower,
@@ -71,6 +72,7 @@ class CapturedModule:
         self._contents = ModuleContents(module)
         self.groups: dict[Any, list[CapturedProgram]] = {}
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
+        self._initialized: set[Any] = set()  # groups whose first call set attributes
         self._attempts: Counter[Any] = Counter()  # captures of each kind of call
         self._parts: list[CapturedModule] | None = None
 
@@ -130,6 +132,9 @@ class CapturedModule:
         try:
             program = self._capture(self.groups.get(key, ()), args, kwargs, call, tensors)
         except CannotCapture as reason:
+            if isinstance(reason, Initializes) and key not in self._initialized:
+                self._initialized.add(key)
+                return partial(self._forward, *args, **kwargs)
             self._fall_back(key, reason)
             return partial(self._run_first_in_torch, key, kind, args, kwargs)
         self._attempts[kind] += 1
@@ -182,6 +187,7 @@ class CapturedModule:
         """Forget all programs: the next call captures again."""
         self.groups, self.reasons, self._parts, self.last = {}, {}, None, None
         self._attempts.clear()
+        self._initialized.clear()
 
     # -- capture -------------------------------------------------------------------------------
 
