@@ -40,6 +40,7 @@ from onward.pytorch.random_branches import DecidedDraws
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
 from onward.pytorch.translate import is_made_by_trace, translate
+from onward.pytorch.untraced_calls import RequiredGradients, UntracedCalls
 
 Tensor = torch.Tensor
 Axes = Sequence[Sequence[int]]  # of each tensor: the axes whose size may change
@@ -100,7 +101,7 @@ def capture(
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with _quiet(), unseen, recurrent_shapes():
-        with refuse_custom_gradients(), DecidedDraws(), reads:
+        with refuse_custom_gradients(), DecidedDraws(), UntracedCalls(), reads:
             program = _export(flat, tensors, shapes)
         if not has_layout(reads.found, (*module.parameters(), *module.buffers(), *tensors)):
             raise CannotCapture("it reads strides, and one of its tensors is not contiguous")
@@ -150,9 +151,11 @@ class _FlatCall(nn.Module):
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
         state = PythonState(self.module)
+        required = RequiredGradients((*tensors, *self.module.parameters()))
         try:
             found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
             state.check(is_export=self._is_export)
+            required.check()
         finally:
             state.restore()
         results, structure = flatten(found)
@@ -162,6 +165,8 @@ class _FlatCall(nn.Module):
         _refuse_hidden_tensors(structure, "returns")
         if not results:
             raise UnsupportedData("it returns no tensor")
+        if not self._is_export and any(map(torch.is_complex, results)):
+            raise UnsupportedData("it returns complex numbers, which a graph has as pairs")
         return results
 
 

@@ -39,6 +39,7 @@ from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
 from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
+from onward.pytorch.shared_memory import shares_memory
 
 Tensor = torch.Tensor
 # torch.export keeps its state in globals, and puts tensors without data into the module it traces:
@@ -125,6 +126,8 @@ class CapturedModule:
         key = (structure.key(), *state)
         program = self._find_program(key, tensors, call)
         if program is not None:
+            if _changes_shared(program.capture, tensors, call):
+                return in_torch
             return partial(self._run, program, tensors, call)
         kind = (structure.kind(), *state)
         if key in self.reasons or self._is_crowded(kind):
@@ -139,6 +142,8 @@ class CapturedModule:
             return partial(self._run_first_in_torch, key, kind, args, kwargs)
         self._attempts[kind] += 1
         self.groups.setdefault(key, []).append(program)
+        if _changes_shared(program.capture, tensors, call):
+            return in_torch
         return partial(self._run, program, tensors, call)
 
     def _run_first_in_torch(
@@ -236,6 +241,10 @@ class CapturedModule:
         if torch.is_grad_enabled():
             wrt = [name for name, of in found.tensors.items() if tensors[of].requires_grad]
             wrt += [name for name, i in found.inputs.items() if call[i].requires_grad]
+        used = [tensors[of] for of in found.tensors.values()]
+        used += [call[i] for i in found.inputs.values()]
+        if any(map(torch.is_complex, used)):
+            raise CannotCapture("it reads complex numbers, which a graph has as pairs")
         held = [*tensors.values(), *call]
         device = held[0].device if held else torch.device("cpu")
         names = engine_names(self._options.provider, device)
@@ -338,6 +347,14 @@ def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _has_layout(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
     """Whether the tensors have the layout in memory that a capture was made for."""
     return not found.layout_reads or has_layout(found.layout_reads, (*tensors.values(), *call))
+
+
+def _changes_shared(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
+    """Whether a forward changes an argument in place that shares memory with another tensor."""
+    changed = [call[target] for target in found.changes.values() if isinstance(target, int)]
+    if not changed:
+        return False
+    return shares_memory(changed, (*call, *(tensors[of] for of in found.tensors.values())))
 
 
 def _are_plain(tensors: Iterable[Tensor]) -> bool:

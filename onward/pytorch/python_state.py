@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -23,7 +23,8 @@ from onward.pytorch.fallback import CannotCapture, Initializes
 _CONSTANTS = (bool, int, float, complex, str, bytes)
 _OPAQUE = (*_CONSTANTS, type, torch.Tensor, np.ndarray, enum.Enum, FunctionType, ModuleType)
 _SEQUENCES = (list, deque, set)
-_CONTAINERS = (dict, *_SEQUENCES)
+# no classes derived from them, which may compute their items
+_CONTAINERS = {*_SEQUENCES, dict, OrderedDict, defaultdict, Counter}
 _LIBRARIES = {"torch", "numpy", "onward"}  # what they keep in objects does not change results
 _OF_MODULE = {*vars(nn.Module())} - {"training"}
 _DEPTH = 4  # of containers in containers: a Lightning module leads to its trainer
@@ -57,7 +58,7 @@ class PythonState:
                 self._draws.append(_Numpy(value))
             elif isinstance(value, np.random.Generator):
                 self._draws.append(_NumpyGenerator(value))
-            elif isinstance(value, _CONTAINERS) or (depth > 1 and _is_of_user(value)):
+            elif type(value) in _CONTAINERS or (depth > 1 and _is_of_user(value)):
                 self._add(what, place.path_of(name), value, depth - 1)
 
     def check(self, *, is_export: bool = False) -> None:
@@ -182,7 +183,7 @@ def _is_same(one: Any, other: Any) -> bool:
 def _is_of_user(value: Any) -> bool:
     """Whether a value is an object with attributes, of a class outside of the libraries."""
     return (
-        not isinstance(value, (*_OPAQUE, nn.Module))
+        not isinstance(value, (*_OPAQUE, nn.Module, dict, *_SEQUENCES))
         and hasattr(value, "__dict__")
         and not _is_of_library(type(value))
     )

@@ -156,6 +156,20 @@ def test_a_snapshot_restores_attributes_and_generators() -> None:
     assert random.random() == number
 
 
+class Made(dict[str, Any]):
+    """A dictionary that makes its items."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise AssertionError("a snapshot makes no items")
+
+
+def test_a_snapshot_leaves_computed_items_alone() -> None:
+    module = Stateful(keep)
+    module.known = Made(x=1)
+    PythonState(module).restore()
+    assert dict.__getitem__(module.known, "x") == 1
+
+
 @pytest.mark.integration
 def test_an_export_leaves_changes_of_attributes_out() -> None:
     module = Stateful(keep)
