@@ -40,7 +40,7 @@ from onward.pytorch.random_branches import DecidedDraws
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
 from onward.pytorch.translate import is_made_by_trace, translate
-from onward.pytorch.untraced_calls import RequiredGradients, UntracedCalls
+from onward.pytorch.untraced_calls import HeldTensors, UntracedCalls, refuse_seeds
 
 Tensor = torch.Tensor
 Axes = Sequence[Sequence[int]]  # of each tensor: the axes whose size may change
@@ -101,7 +101,7 @@ def capture(
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with _quiet(), unseen, recurrent_shapes():
-        with refuse_custom_gradients(), DecidedDraws(), UntracedCalls(), reads:
+        with refuse_seeds(), refuse_custom_gradients(), DecidedDraws(), UntracedCalls(), reads:
             program = _export(flat, tensors, shapes)
         if not has_layout(reads.found, (*module.parameters(), *module.buffers(), *tensors)):
             raise CannotCapture("it reads strides, and one of its tensors is not contiguous")
@@ -151,13 +151,15 @@ class _FlatCall(nn.Module):
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
         state = PythonState(self.module)
-        required = RequiredGradients((*tensors, *self.module.parameters()))
+        held = HeldTensors(self.module, tensors)
         try:
             found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
             state.check(is_export=self._is_export)
-            required.check()
+            held.check(is_export=self._is_export)
         finally:
             state.restore()
+            if not self._is_export:
+                held.restore()
         results, structure = flatten(found)
         self.traced.structure, self.traced.names = structure, tensor_names(found)
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in structure.leaves):

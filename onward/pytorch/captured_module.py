@@ -34,7 +34,7 @@ from onward.pytorch.fallback import (
 )
 from onward.pytorch.layout_reads import has_layout
 from onward.pytorch.module_contents import ModuleContents
-from onward.pytorch.module_hooks import refuse_hooks
+from onward.pytorch.module_hooks import is_collected, refuse_hooks
 from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
 from onward.pytorch.recorded_runs import Pool
@@ -122,7 +122,8 @@ class CapturedModule:
             return in_torch
         if held and held[0].device.type == "meta":
             return partial(self._forward, *args, **kwargs)
-        state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
+        modes = (self._forward, self._contents.modes(), is_collected())
+        state = (*modes, *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
         program = self._find_program(key, tensors, call)
         if program is not None:

@@ -26,7 +26,8 @@ _SEQUENCES = (list, deque, set)
 # no classes derived from them, which may compute their items
 _CONTAINERS = {*_SEQUENCES, dict, OrderedDict, defaultdict, Counter}
 _LIBRARIES = {"torch", "numpy", "onward"}  # what they keep in objects does not change results
-_OF_MODULE = {*vars(nn.Module())} - {"training"}
+_INSTALLED = "_output_capturing_hooks_installed"  # transformers' hooks stay, and so does their flag
+_OF_MODULE = {*vars(nn.Module()), _INSTALLED} - {"training"}
 _DEPTH = 4  # of containers in containers: a Lightning module leads to its trainer
 _ABSENT = object()
 

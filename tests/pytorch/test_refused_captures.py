@@ -63,6 +63,42 @@ def test_complex_numbers_run_in_torch() -> None:
         torch.testing.assert_close(Module(Calls(torch.abs))(z), z.abs())
 
 
+class Follower(nn.Module):
+    """A module that replaces its buffers in each call."""
+
+    mean: Tensor
+    first: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("first", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first = x.mean(0) if self.first is None else self.first
+        self.mean = 0.5 * self.mean + x.mean(0)
+        return x - self.mean + self.first
+
+
+def test_buffers_that_are_replaced() -> None:
+    plain, module = Follower(), Module(Follower())
+    with pytest.warns(FallbackWarning, match="it replaces its buffer"):
+        for i in range(3):
+            x = torch.full((2, 3), float(i))
+            torch.testing.assert_close(module(x), plain(x))
+    torch.testing.assert_close(dict(module.named_buffers()), dict(plain.named_buffers()))
+
+
+def test_a_forward_that_seeds_torch() -> None:
+    def draw(x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return x + torch.rand(3)
+
+    module, x = Module(Calls(draw)), torch.zeros(3)
+    with pytest.warns(FallbackWarning, match="it seeds torch's generator"):
+        assert torch.equal(module(x), draw(x)) and torch.equal(module(x), draw(x))
+
+
 @pytest.mark.integration
 def test_arguments_that_share_memory_and_are_changed_in_place() -> None:
     module, x = Module(Calls(lambda x, y: x.add_(1) * y), {"fallback": "forbid"}), torch.ones(3)
