@@ -26,8 +26,9 @@ _SEQUENCES = (list, deque, set)
 # no classes derived from them, which may compute their items
 _CONTAINERS = {*_SEQUENCES, dict, OrderedDict, defaultdict, Counter}
 _LIBRARIES = {"torch", "numpy", "onward"}  # what they keep in objects does not change results
-_INSTALLED = "_output_capturing_hooks_installed"  # transformers' hooks stay, and so does their flag
-_OF_MODULE = {*vars(nn.Module()), _INSTALLED} - {"training"}
+# torch's recurrent layers list their parameters again; hooks of transformers stay, with their flag
+_KEPT = {"_flat_weights", "_flat_weight_refs", "_output_capturing_hooks_installed"}
+_OF_MODULE = ({*vars(nn.Module())} | _KEPT) - {"training"}
 _DEPTH = 4  # of containers in containers: a Lightning module leads to its trainer
 _ABSENT = object()
 

@@ -156,6 +156,15 @@ def test_a_snapshot_restores_attributes_and_generators() -> None:
     assert random.random() == number
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_do_not_count_as_changed(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = kind(3, 4), torch.randn(5, 2, 3)
+    captured = Module(copy.deepcopy(layer), {"fallback": "forbid"})
+    torch.testing.assert_close(captured(x)[0], layer(x)[0])
+    assert len(captured.programs) == 1
+
+
 class Made(dict[str, Any]):
     """A dictionary that makes its items."""
 
