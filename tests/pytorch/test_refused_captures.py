@@ -89,6 +89,17 @@ def test_buffers_that_are_replaced() -> None:
     torch.testing.assert_close(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
+def test_running_statistics_of_instance_norm() -> None:
+    layers = [nn.InstanceNorm1d(3, track_running_stats=True) for _ in range(2)]
+    module, x = Module(layers[0]), torch.randn(2, 3, 5)
+    with pytest.warns(FallbackWarning, match="InstanceNorm with track_running_stats"):
+        torch.testing.assert_close(module(x), layers[1](x))
+    torch.testing.assert_close(module.state_dict(), layers[1].state_dict())
+    module.eval()
+    torch.testing.assert_close(module(x), layers[1].eval()(x))
+    assert len(module.programs) == 1
+
+
 def test_a_forward_that_seeds_torch() -> None:
     def draw(x: Tensor) -> Tensor:
         torch.manual_seed(1)
