@@ -36,6 +36,7 @@ def _full_mask(op: Ops, node: ir.Node) -> Replacement:
     times = op.Shape(q, start=at, end=at + 1)
     full = op.Expand(mask, op.Concat(times, one, axis=0))
     full.shape = ir.Shape([*known[:-2], queries, known[-1]])  # so that it is not expanded again
+    full.type = mask.type if mask is not None else None  # onnx_ir warns of shapes without a type
     inputs = [*node.inputs[:3], full, *node.inputs[4:]]
     return op.many("Attention", len(node.outputs), *inputs, **node.attributes)
 

@@ -111,6 +111,11 @@ class _Segment(torch.autograd.Function):
                 "create_graph=True: onward.Module has no gradients of gradients\n"
                 "differentiate the module that it wraps: module.module"
             )
+        if any(map(_is_batched, cotangents)):
+            raise OptionError(
+                "onward.Module does not run under vmap, such as is_grads_batched=True\n"
+                "differentiate the module that it wraps: module.module"
+            )
         forward: ForwardRun = ctx.run
         values = dict(zip(ctx.names, ctx.saved_tensors))
         if ctx.is_first:
@@ -154,6 +159,14 @@ def _run_segment(
     if not later and not torch._C._autograd._get_current_graph_task_keep_graph():
         forward.runs.is_done = True
     return {name: found[gradient] for name, gradient in segment.gradients.items()}
+
+
+def _is_batched(tensor: Tensor | None) -> bool:
+    """Whether a tensor stands for those of several calls."""
+    kinds = torch._C._functorch
+    return tensor is not None and (
+        kinds.is_batchedtensor(tensor) or kinds.is_legacy_batchedtensor(tensor)
+    )
 
 
 def _zeros_like(tensor: Tensor) -> Callable[[], Tensor]:

@@ -33,11 +33,14 @@ from onward.pytorch.call_structure import (
     tensor_names,
 )
 from onward.pytorch.fallback import CannotCapture, UnsupportedData, refuse_custom_gradients
+from onward.pytorch.layout_reads import LayoutReads, has_layout
 from onward.pytorch.packed_model import PackedModel
+from onward.pytorch.python_state import PythonState
 from onward.pytorch.random_branches import DecidedDraws
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
 from onward.pytorch.translate import is_made_by_trace, translate
+from onward.pytorch.untraced_calls import HeldTensors, UntracedCalls, refuse_seeds
 
 Tensor = torch.Tensor
 Axes = Sequence[Sequence[int]]  # of each tensor: the axes whose size may change
@@ -58,6 +61,7 @@ class Capture:
     structure: Structure  # of the result
     guards: SizeGuards
     example: tuple[tuple[int, ...], ...] = ()  # the shapes of the call that was traced
+    layout_reads: frozenset[str] = frozenset()  # what the forward reads of layouts in memory
     seconds: float = 0.0  # that the capture took
 
     @property
@@ -71,9 +75,17 @@ class Capture:
 
 
 def capture(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], axes: Axes | None = None
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    axes: Axes | None = None,
+    *,
+    is_export: bool = False,
 ) -> Capture:
-    """Trace a module for these arguments; `axes` are those whose sizes may change."""
+    """Trace a module for these arguments; `axes` are those whose sizes may change.
+
+    A forward that changes attributes is refused; an export may leave these changes out.
+    """
     start = time.perf_counter()
     tensors, structure = flatten((tuple(args), dict(kwargs)))
     _refuse_hidden_tensors(structure, "takes")
@@ -81,20 +93,24 @@ def capture(
     tensors = _separate(tensors)
     named = name_arguments(module.forward, args, kwargs)
     call_names = tensor_names(named)
-    flat = _FlatCall(module, structure)
+    flat = _FlatCall(module, structure, is_export)
+    reads = LayoutReads()
     chosen = axes if axes is not None else [default_axes(tensor) for tensor in tensors]
     auto = torch.export.Dim.AUTO
     shapes = [dict.fromkeys(each, auto) or None for each in chosen]
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with _quiet(), unseen, recurrent_shapes():
-        with refuse_custom_gradients(), DecidedDraws():
+        with refuse_seeds(), refuse_custom_gradients(), DecidedDraws(), UntracedCalls(), reads:
             program = _export(flat, tensors, shapes)
+        if not has_layout(reads.found, (*module.parameters(), *module.buffers(), *tensors)):
+            raise CannotCapture("it reads strides, and one of its tensors is not contiguous")
         translated, signature = translate(program)
         guards = _guards(program, len(tensors))  # a translation may fix further sizes
     found = _Reader(translated, signature, flat.traced, guards, call_names).capture()
     example = tuple(tuple(tensor.shape) for tensor in tensors)
-    return replace(found, example=example, seconds=time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return replace(found, example=example, layout_reads=frozenset(reads.found), seconds=seconds)
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -127,16 +143,23 @@ class _TracedResult:
 class _FlatCall(nn.Module):
     """A module whose call takes and returns a flat list of tensors."""
 
-    def __init__(self, module: nn.Module, structure: Structure) -> None:
+    def __init__(self, module: nn.Module, structure: Structure, is_export: bool) -> None:
         super().__init__()
-        self.module, self._structure = module, structure
+        self.module, self._structure, self._is_export = module, structure, is_export
         self.traced = _TracedResult()  # torch.export takes back changes of the module itself
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
         args, kwargs = self._structure.rebuild(tensors)
-        before = _constants(self.module)
-        found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
-        _refuse_changes(before, _constants(self.module))
+        state = PythonState(self.module)
+        held = HeldTensors(self.module, tensors)
+        try:
+            found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
+            state.check(is_export=self._is_export)
+            held.check(is_export=self._is_export)
+        finally:
+            state.restore()
+            if not self._is_export:
+                held.restore()
         results, structure = flatten(found)
         self.traced.structure, self.traced.names = structure, tensor_names(found)
         if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in structure.leaves):
@@ -144,24 +167,9 @@ class _FlatCall(nn.Module):
         _refuse_hidden_tensors(structure, "returns")
         if not results:
             raise UnsupportedData("it returns no tensor")
+        if not self._is_export and any(map(torch.is_complex, results)):
+            raise UnsupportedData("it returns complex numbers, which a graph has as pairs")
         return results
-
-
-def _constants(module: nn.Module) -> dict[str, Any]:
-    """The numbers, flags and texts among the attributes of a module and its submodules, by path."""
-    return {
-        f"{path}.{name}".removeprefix("."): value
-        for path, each in module.named_modules()
-        for name, value in vars(each).items()
-        if type(value) in (bool, int, float, str)
-    }
-
-
-def _refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Refuse a forward that changes a constant: a program would keep what it was."""
-    for path in before.keys() & after.keys():
-        if before[path] != after[path]:
-            raise CannotCapture(f"it changes its attribute {path}: make it a buffer")
 
 
 def _refuse_hidden_tensors(structure: Structure, verb: str) -> None:

@@ -26,17 +26,20 @@ from onward.pytorch.engines import engine_names, make_engine
 from onward.pytorch.fallback import (
     CannotCapture,
     Checkpointed,
+    Initializes,
     Report,
     Sharded,
     Slower,
     report_fallbacks,
 )
+from onward.pytorch.layout_reads import has_layout
 from onward.pytorch.module_contents import ModuleContents
-from onward.pytorch.module_hooks import refuse_hooks
+from onward.pytorch.module_hooks import is_collected, refuse_hooks
 from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
 from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
+from onward.pytorch.shared_memory import shares_memory
 
 Tensor = torch.Tensor
 # torch.export keeps its state in globals, and puts tensors without data into the module it traces:
@@ -70,6 +73,7 @@ class CapturedModule:
         self._contents = ModuleContents(module)
         self.groups: dict[Any, list[CapturedProgram]] = {}
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
+        self._initialized: set[Any] = set()  # groups whose first call set attributes
         self._attempts: Counter[Any] = Counter()  # captures of each kind of call
         self._parts: list[CapturedModule] | None = None
 
@@ -118,10 +122,13 @@ class CapturedModule:
             return in_torch
         if held and held[0].device.type == "meta":
             return partial(self._forward, *args, **kwargs)
-        state = (self._forward, self._contents.modes(), *_trace_state(tensors.values(), call))
+        modes = (self._forward, self._contents.modes(), is_collected())
+        state = (*modes, *_trace_state(tensors.values(), call))
         key = (structure.key(), *state)
-        program = self._find_program(key, call)
+        program = self._find_program(key, tensors, call)
         if program is not None:
+            if _changes_shared(program.capture, tensors, call):
+                return in_torch
             return partial(self._run, program, tensors, call)
         kind = (structure.kind(), *state)
         if key in self.reasons or self._is_crowded(kind):
@@ -129,10 +136,15 @@ class CapturedModule:
         try:
             program = self._capture(self.groups.get(key, ()), args, kwargs, call, tensors)
         except CannotCapture as reason:
+            if isinstance(reason, Initializes) and key not in self._initialized:
+                self._initialized.add(key)
+                return partial(self._forward, *args, **kwargs)
             self._fall_back(key, reason)
             return partial(self._run_first_in_torch, key, kind, args, kwargs)
         self._attempts[kind] += 1
         self.groups.setdefault(key, []).append(program)
+        if _changes_shared(program.capture, tensors, call):
+            return in_torch
         return partial(self._run, program, tensors, call)
 
     def _run_first_in_torch(
@@ -147,10 +159,14 @@ class CapturedModule:
         self._attempts[kind] += 1
         return found
 
-    def _find_program(self, key: Any, call: Sequence[Tensor]) -> CapturedProgram | None:
-        """The program of this kind of call that takes these sizes."""
-        group = self.groups.get(key, ())
-        return next((program for program in group if program.guards.accept(call)), None)
+    def _find_program(
+        self, key: Any, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
+    ) -> CapturedProgram | None:
+        """The program of this kind of call that takes these sizes and layouts."""
+        for program in self.groups.get(key, ()):
+            if program.guards.accept(call) and _has_layout(program.capture, tensors, call):
+                return program
+        return None
 
     def _is_crowded(self, kind: Any) -> bool:
         """Whether calls that differ only in sizes and constants were captured often enough."""
@@ -177,6 +193,7 @@ class CapturedModule:
         """Forget all programs: the next call captures again."""
         self.groups, self.reasons, self._parts, self.last = {}, {}, None, None
         self._attempts.clear()
+        self._initialized.clear()
 
     # -- capture -------------------------------------------------------------------------------
 
@@ -191,8 +208,9 @@ class CapturedModule:
         options = self._options
         refuse_hooks(self.module)
         try:
-            known = next((p.capture for p in group if p.capture.guards.accept(call)), None)
-            if known is None:
+            captures = [program.capture for program in group]
+            known = next((each for each in captures if each.guards.accept(call)), None)
+            if known is None or not _has_layout(known, tensors, call):
                 axes = [_changed_axes(group, i, tensor) for i, tensor in enumerate(call)]
                 found = capture(self.module, args, kwargs, axes)
                 known = rewrite_capture(found, options.rewrites).packed()
@@ -224,6 +242,10 @@ class CapturedModule:
         if torch.is_grad_enabled():
             wrt = [name for name, of in found.tensors.items() if tensors[of].requires_grad]
             wrt += [name for name, i in found.inputs.items() if call[i].requires_grad]
+        used = [tensors[of] for of in found.tensors.values()]
+        used += [call[i] for i in found.inputs.values()]
+        if any(map(torch.is_complex, used)):
+            raise CannotCapture("it reads complex numbers, which a graph has as pairs")
         held = [*tensors.values(), *call]
         device = held[0].device if held else torch.device("cpu")
         names = engine_names(self._options.provider, device)
@@ -321,6 +343,19 @@ def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield f"{name}.{inner}", grandchild
         elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
             yield name, child
+
+
+def _has_layout(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
+    """Whether the tensors have the layout in memory that a capture was made for."""
+    return not found.layout_reads or has_layout(found.layout_reads, (*tensors.values(), *call))
+
+
+def _changes_shared(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
+    """Whether a forward changes an argument in place that shares memory with another tensor."""
+    changed = [call[target] for target in found.changes.values() if isinstance(target, int)]
+    if not changed:
+        return False
+    return shares_memory(changed, (*call, *(tensors[of] for of in found.tensors.values())))
 
 
 def _are_plain(tensors: Iterable[Tensor]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from onward.errors import OnwardError
 # what checkpoint(use_reentrant=False) calls
 _RECOMPUTE = "_checkpoint_without_reentrant_generator"
 _REENTRANT = checkpointing.CheckpointFunction
+_NUMBERS = re.compile(r"\d+")
 _CHECKPOINT = "it calls torch.utils.checkpoint"
 
 
@@ -40,6 +42,10 @@ class Slower(CannotCapture):
     """A captured module is slower than PyTorch itself, which was asked for if it is faster."""
 
 
+class Initializes(CannotCapture):
+    """A forward sets attributes that had no value: the next call may find them as they are."""
+
+
 class Hooked(CannotCapture):
     """A submodule has hooks, which a captured graph would not call."""
 
@@ -57,7 +63,7 @@ Report = Callable[[str, str, CannotCapture], None]
 
 
 def report_fallbacks(policy: str) -> Report:
-    """A function that warns of fallbacks, each once, or refuses them: "warn", "quiet", "forbid"."""
+    """Warn of fallbacks, once of each cause, or refuse them: "warn", "quiet", "forbid"."""
     warned: set[str] = set()
 
     def report(path: str, kind: str, reason: CannotCapture) -> None:
@@ -68,11 +74,13 @@ def report_fallbacks(policy: str) -> Report:
                 'let PyTorch run it: ModuleOptions(fallback="warn")'
             ) from reason
         text = f"{where} falls back to PyTorch: {reason}"
+        # a module and its submodules often have one cause: it is named once
+        cause = _NUMBERS.sub("", str(reason))
         is_expected = isinstance(reason, (Checkpointed, Sharded, Slower))
-        is_repeated = text in warned or (isinstance(reason, Hooked) and bool(path))
+        is_repeated = cause in warned or (isinstance(reason, Hooked) and bool(path))
         if policy == "quiet" or is_expected or is_repeated:
             return
-        warned.add(text)
+        warned.add(cause)
         warnings.warn(text, FallbackWarning, stacklevel=2)
 
     return report

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from onward.errors import OptionError, OptionTypeError
 from onward.pytorch.captured_module import ONE_CAPTURE, CapturedModule
@@ -217,6 +218,8 @@ def _forward(wrapper: Module, *args: Any, **kwargs: Any) -> Any:
             "onward.Module does not run under torch.func (vmap, grad, functional_call in them)\n"
             "transform the module that it wraps: module.module"
         )
+    if forward_ad._current_level >= 0:  # tangents, which no program has
+        return wrapper._wrapped.forward(*args, **kwargs)
     return wrapper._run(*args, **kwargs)
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import nn
 
 from onward.pytorch.fallback import Hooked
 
 # These collect what the traced call returns, and let embeddings require gradients.
-_TRACEABLE = ("transformers.utils.output_capturing", "transformers.modeling_utils")
+_COLLECTING = "transformers.utils.output_capturing"
+_TRACEABLE = (_COLLECTING, "transformers.modeling_utils")
+
+
+def is_collected() -> bool:
+    """Whether a model of transformers that runs in PyTorch collects results of its submodules."""
+    collecting = sys.modules.get(_COLLECTING)
+    return collecting is not None and collecting._active_collector.get() is not None
 
 
 def refuse_hooks(module: nn.Module) -> None:
@@ -15,6 +24,7 @@ def refuse_hooks(module: nn.Module) -> None:
 
     Its own hooks are no reason: they run around the captured graph.
     """
+    traceable = _TRACEABLE[1:] if is_collected() else _TRACEABLE
     for name, each in module.named_modules():
         hooks = [
             *each._forward_pre_hooks.values(),
@@ -22,5 +32,5 @@ def refuse_hooks(module: nn.Module) -> None:
             *each._backward_pre_hooks.values(),
             *each._backward_hooks.values(),
         ]
-        if name and any(getattr(hook, "__module__", "") not in _TRACEABLE for hook in hooks):
+        if name and any(getattr(hook, "__module__", "") not in traceable for hook in hooks):
             raise Hooked(f"its submodule {name!r} has hooks, which run in every call")

@@ -21,6 +21,7 @@ from onward.passes.upgrade import upgrade_to
 from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
+from onward.pytorch.layout_reads import check_as_strided
 from onward.pytorch.stopped_gradients import mark_in_trace
 
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
@@ -34,6 +35,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
     outputs. Constants that the trace made are initializers.
     """
     registry = _registry()
+    _refuse_hidden_changes(program.graph_module)
     mark_in_trace(program.graph_module)
     program._example_inputs = None  # else guards are traced, too, which fails for some programs
     # in the caller's autocast mode, whose casts become nodes here
@@ -49,6 +51,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
         for device in ("cpu", "cuda"):  # the casts of autocast are in the trace already
             stack.enter_context(torch.autocast(device, enabled=False))
         graph = functional.graph_module
+        check_as_strided(graph)
         _replace_views(graph)
         try:
             _fx_passes.insert_type_promotion_nodes(graph)
@@ -109,6 +112,14 @@ def _keep_constants(
         graph.inputs.remove(value)
         value.const_value = ir.tensor(tensor.detach().cpu().contiguous().numpy(), name=value.name)
         graph.register_initializer(value)
+
+
+def _refuse_hidden_changes(module: Any) -> None:
+    """Refuse operators that change buffers although their schema does not say so."""
+    for node in module.graph.nodes:
+        is_norm = node.target is torch.ops.aten.instance_norm.default
+        if is_norm and node.args[3] is not None and node.args[5]:
+            raise CannotCapture("nn.InstanceNorm with track_running_stats changes its buffers")
 
 
 def _replace_views(module: Any) -> None:

@@ -1,0 +1,247 @@
+"""PythonState: what a forward may change in Python, and a captured graph would not.
+
+Attributes of the module, of its submodules and of their classes; lists, dictionaries and objects
+in these; globals of the forward's file; generators of random numbers other than torch's.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from onward.pytorch.fallback import CannotCapture, Initializes
+
+_CONSTANTS = (bool, int, float, complex, str, bytes)
+_OPAQUE = (*_CONSTANTS, type, torch.Tensor, np.ndarray, enum.Enum, FunctionType, ModuleType)
+_SEQUENCES = (list, deque, set)
+# no classes derived from them, which may compute their items
+_CONTAINERS = {*_SEQUENCES, dict, OrderedDict, defaultdict, Counter}
+_LIBRARIES = {"torch", "numpy", "onward"}  # what they keep in objects does not change results
+# torch's recurrent layers list their parameters again; hooks of transformers stay, with their flag
+_KEPT = {"_flat_weights", "_flat_weight_refs", "_output_capturing_hooks_installed"}
+_OF_MODULE = ({*vars(nn.Module())} | _KEPT) - {"training"}
+_DEPTH = 4  # of containers in containers: a Lightning module leads to its trainer
+_ABSENT = object()
+
+
+class PythonState:
+    """A snapshot; `check` refuses a forward that changed something, `restore` takes it back."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._places: dict[int, _Place] = {}
+        self._draws: list[_Draws] = [_Python(random), _Numpy(np.random)]
+        for path, each in module.named_modules():
+            self._add("its attribute", path, each, _DEPTH)
+            for kind in type(each).__mro__:
+                if issubclass(kind, nn.Module) and not _is_of_library(kind):
+                    self._add("its attribute", kind.__name__, kind, 1)
+                    scope = getattr(vars(kind).get("forward"), "__globals__", None)
+                    if scope is not None:
+                        self._add("the global", "", scope, 1)
+
+    def _add(self, what: str, path: str, held: Any, depth: int) -> None:
+        """Add an object or a container, and those in it."""
+        if id(held) in self._places:
+            return
+        place = self._places[id(held)] = _Place(what, path, held)
+        for name, value in place.before.items() if depth else ():
+            if isinstance(value, random.Random):
+                self._draws.append(_Python(value))
+            elif isinstance(value, np.random.RandomState):
+                self._draws.append(_Numpy(value))
+            elif isinstance(value, np.random.Generator):
+                self._draws.append(_NumpyGenerator(value))
+            elif type(value) in _CONTAINERS or (depth > 1 and _is_of_user(value)):
+                self._add(what, place.path_of(name), value, depth - 1)
+
+    def check(self, *, is_export: bool = False) -> None:
+        """Refuse the forward if it changed something.
+
+        An export has no side effects: only what would change the results of later calls is refused.
+        """
+        if any(draws.has_moved() for draws in self._draws):
+            raise CannotCapture("it draws random numbers in Python: draw them in torch")
+        changes = [each for place in self._places.values() for each in place.changes()]
+        if is_export:
+            changes = [each for each in changes if each.is_of_constants]
+        for change in changes:
+            if not change.is_first:
+                what = "a buffer" if isinstance(change.after, _CONSTANTS) else "a result"
+                raise CannotCapture(f"it changes {change.where}: make it {what}")
+        if changes:
+            raise Initializes(f"it sets {changes[0].where} in every call: make it a result")
+
+    def restore(self) -> None:
+        """Take back all changes."""
+        for draws in self._draws:
+            draws.restore()
+        for place in self._places.values():
+            place.restore()
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a forward changed."""
+
+    where: str
+    before: Any
+    after: Any
+    is_first: bool  # whether it had no value before
+
+    @property
+    def is_of_constants(self) -> bool:
+        return isinstance(self.before, _CONSTANTS) and isinstance(self.after, _CONSTANTS)
+
+
+class _Place:
+    """A container, or the attributes of an object, and what it held."""
+
+    def __init__(self, what: str, path: str, held: Any) -> None:
+        self._what, self._path, self._held = what, path, held
+        self.before = _read(held)
+
+    def path_of(self, name: Any) -> str:
+        if isinstance(self._held, _SEQUENCES):
+            return self._path
+        return f"{self._path}.{name}" if self._path else str(name)
+
+    def changes(self) -> Iterator[_Change]:
+        """The values that differ now."""
+        grows = not isinstance(self._held, _SEQUENCES)
+        for name, before, after in self._differences():
+            is_first = grows and (before is None or before is _ABSENT)
+            yield _Change(f"{self._what} {self.path_of(name)}", before, after, is_first)
+
+    def _differences(self) -> list[tuple[Any, Any, Any]]:
+        after = _read(self._held)
+        names = dict.fromkeys([*self.before, *after])
+        pairs = [(n, self.before.get(n, _ABSENT), after.get(n, _ABSENT)) for n in names]
+        return [each for each in pairs if not _is_same(*each[1:])]
+
+    def restore(self) -> None:
+        differences = self._differences()
+        if not differences:
+            return
+        if isinstance(self._held, set):
+            self._held.clear()
+            self._held.update(self.before)
+        elif isinstance(self._held, (list, deque)):
+            self._held.clear()
+            self._held.extend(self.before.values())
+        else:
+            for name, before, _ in differences:
+                _put(self._held, name, before)
+
+
+def _read(held: Any) -> dict[Any, Any]:
+    """The items of a container, or the attributes of an object, by name."""
+    if isinstance(held, (list, deque)):
+        return dict(enumerate(held))
+    if isinstance(held, set):
+        return dict.fromkeys(held, True)
+    found: Mapping[Any, Any] = held if isinstance(held, dict) else vars(held)
+    left_out = _OF_MODULE if isinstance(held, nn.Module) else ()
+    names = [n for n in found if n not in left_out and not str(n).startswith("__")]
+    return {name: found[name] for name in names}
+
+
+def _put(held: Any, name: Any, value: Any) -> None:
+    """Set or delete an item of a dictionary, or an attribute."""
+    if isinstance(held, type):
+        if value is _ABSENT:
+            delattr(held, name)
+        else:
+            setattr(held, name, value)
+        return
+    items = held if isinstance(held, dict) else vars(held)
+    if value is _ABSENT:
+        items.pop(name, None)
+    else:
+        items[name] = value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same object, or equal constants."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, _CONSTANTS):
+        return bool(one == other)
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return False
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether a value is an object with attributes, of a class outside of the libraries."""
+    return (
+        not isinstance(value, (*_OPAQUE, nn.Module, dict, *_SEQUENCES))
+        and hasattr(value, "__dict__")
+        and not _is_of_library(type(value))
+    )
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in _LIBRARIES
+
+
+# -- random numbers -------------------------------------------------------------------------------
+
+
+class _Draws(Protocol):
+    """The state of a generator of random numbers."""
+
+    def has_moved(self) -> bool: ...
+
+    def restore(self) -> None: ...
+
+
+class _Python:
+    def __init__(self, generator: Any) -> None:
+        self._generator, self._before = generator, generator.getstate()
+
+    def has_moved(self) -> bool:
+        return bool(self._generator.getstate() != self._before)
+
+    def restore(self) -> None:
+        if self.has_moved():
+            self._generator.setstate(self._before)
+
+
+class _Numpy:
+    def __init__(self, generator: Any) -> None:
+        self._generator, self._before = generator, generator.get_state(legacy=False)
+
+    def has_moved(self) -> bool:
+        return repr(_plain(self._generator.get_state(legacy=False))) != repr(_plain(self._before))
+
+    def restore(self) -> None:
+        self._generator.set_state(self._before)
+
+
+class _NumpyGenerator:
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._bits, self._before = generator.bit_generator, generator.bit_generator.state
+
+    def has_moved(self) -> bool:
+        return repr(_plain(self._bits.state)) != repr(_plain(self._before))
+
+    def restore(self) -> None:
+        self._bits.state = self._before
+
+
+def _plain(state: Any) -> Any:
+    """A state with its arrays as bytes, which compare."""
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tobytes() if isinstance(state, np.ndarray) else state
