@@ -6,7 +6,8 @@
     python benchmarks/runner.py one mlp32 ours FOLDER
 
 `bare` calls TrainingSession.step with feeds that were prepared in memory; `ours` is onward.train on
-a file, with its own reading, shuffling, augmentation, metrics and checkpoints (every 1000 steps).
+a file, with its own reading, shuffling, augmentation, metrics and checkpoints (every 1000 steps);
+`auto`, which is measured only if asked for, is the same on the fastest engine (`--provider auto`).
 Peers train the same weights on the same file with AdamW through a DataLoader: in the process, or in
 a worker (`-worker`). `-compiled` has torch.compile, and is measured only if asked for. They are
 in the extra `bench`; those that are not installed are left out.
@@ -21,6 +22,7 @@ from the start of the process.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -36,10 +38,11 @@ import racing
 import report
 import runner_cases as cases
 
-OURS = ("bare", "ours")
+OURS = ("bare", "ours", "auto")
 EAGER = ("lightning", "lightning-worker", "huggingface", "huggingface-worker")
 COMPILED = tuple(f"{framework}-compiled" for framework in ("lightning", "huggingface"))
 ENGINES = (*OURS, *EAGER, *COMPILED)
+USUAL = ("bare", "ours", *EAGER)
 OF_BARE, OF_PEERS = 0.95, 1.2  # what is to be reached
 WARM = 5  # steps at the start of a turn: what was read ahead while waiting does not count
 STEPS = 1_000_000_000  # the parent ends the process long before
@@ -104,7 +107,8 @@ def bare(name: str, folder: str) -> None:
         tick()
 
 
-def ours(name: str, folder: str) -> None:
+def ours(name: str, folder: str, **more: Any) -> None:
+    """onward.train, with `more` settings."""
     import onward
     from onward.runner.callback import Callback
 
@@ -115,15 +119,18 @@ def ours(name: str, folder: str) -> None:
         def on_step(self, run: Any, step: Any) -> None:
             self._tick()
 
-    settings = cases.train_settings(name, folder)
+    settings = cases.train_settings(name, folder) | more
     onward.train(**settings, epochs=1_000_000, callbacks=[Tick()])
 
 
 def one(name: str, engine: str, folder: str) -> None:
     """In a child process: train, and let Turns answer the parent."""
     warnings.filterwarnings("ignore")
+    if engine == "bare":
+        bare(name, folder)
+        return
     if engine in OURS:
-        {"bare": bare, "ours": ours}[engine](name, folder)
+        ours(name, folder, **({"provider": "auto"} if engine == "auto" else {}))
         return
     import runner_peers
 
@@ -176,19 +183,17 @@ def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for name in dict.fromkeys(row["model"] for row in rows):
         by = {row["engine"]: row for row in rows if row["model"] == name and "ms" in row}
-        if "ours" not in by:
-            continue
-        for peer in ("bare", "lightning", "huggingface"):
-            them = [row for engine, row in by.items() if engine.split("-")[0] == peer]
-            if not them:
+        for engine, peer in itertools.product(OURS[1:], ("bare", "lightning", "huggingface")):
+            them = [row for other, row in by.items() if other.split("-")[0] == peer]
+            if engine not in by or not them or (engine, peer) == ("auto", "bare"):
                 continue
             best = min(them, key=lambda row: row["ms"])
             # turns are neighbours in time: the ratio of each, not that of medians
-            pairs = zip(best["turns_ms"], by["ours"]["turns_ms"])
+            pairs = zip(best["turns_ms"], by[engine]["turns_ms"])
             times = statistics.median(theirs / mine for theirs, mine in pairs)
             wanted = OF_BARE if peer == "bare" else OF_PEERS
             reached = {"times": times, "wanted": wanted, "reached": times >= wanted}
-            found.append({"model": name, "peer": best["engine"], **reached})
+            found.append({"model": name, "engine": engine, "peer": best["engine"], **reached})
     return found
 
 
@@ -211,10 +216,11 @@ def show(rows: list[dict[str, Any]], ahead: list[dict[str, Any]]) -> None:
     for row in rows:
         if "failed" in row:
             print(f"{row['model']} {row['engine']}: failed: {row['failed']}")
-    table = Table("model", "ours relative to", "throughput", "wanted", "", box=None)
+    table = Table("model", "engine", "relative to", "throughput", "wanted", "", box=None)
     for row in ahead:
         numbers = (f"{row['times']:.3f}", f"{row['wanted']:.2f}")
-        table.add_row(row["model"], row["peer"], *numbers, "" if row["reached"] else "missed")
+        missed = "" if row["reached"] else "missed"
+        table.add_row(row["model"], row["engine"], row["peer"], *numbers, missed)
     console.print(table)
 
 
@@ -232,7 +238,7 @@ def installed(engines: list[str]) -> list[str]:
 
 
 def main() -> None:
-    given = racing.arguments(__doc__ or "", tuple(cases.CASES), ENGINES, (*OURS, *EAGER))
+    given = racing.arguments(__doc__ or "", tuple(cases.CASES), ENGINES, USUAL)
     engines, rows = installed(given.engines), []
     for name in given.models:
         with tempfile.TemporaryDirectory() as folder:
