@@ -31,6 +31,7 @@ from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
 from onward.programs.export import export_model, tied_tensors
 from onward.programs.select import restore_parameters
+from onward.providers.ort.exact_products import CUT_OFF_FREE, LARGEST, largest_weight
 from onward.runner.finetune.linear_layers import (
     LinearLayer,
     all_readers,
@@ -41,7 +42,6 @@ from onward.sessions.inference import InferenceSession
 from onward.settings import list_of
 
 _AXIS_SINCE = 13  # the opset in which QuantizeLinear got an axis
-_LARGEST_WEIGHT = 127  # int8 weights are symmetric: -127 to 127
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first one with blocks and with the type
 _INTEGERS = {8: ir.DataType.INT8, 4: ir.DataType.INT4, 2: ir.DataType.INT2}
 _DATA_STEPS = 255  # from -128 to 127
@@ -209,7 +209,8 @@ def _weight_grid(layer: LinearLayer, bits: int, block: int) -> QuantizationGrid:
     """Scales per output, or in blocks of an output's weights if it is a matrix."""
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits == 8:
-        low = -_LARGEST_WEIGHT
+        high = LARGEST if block else largest_weight()
+        low = -high  # int8 weights are symmetric
     out = 0 if layer.out_first else 1
     if block and not layer.is_conv:
         return QuantizationGrid(low=low, high=high, axis=1 - out, block=block)
@@ -275,11 +276,11 @@ def _calibrate(
 def _weight_scales(weight: ir.Value, grid: QuantizationGrid) -> Array:
     """The step of each output's or block's weights."""
     array = _array(weight)
-    if grid.block or grid.high < _LARGEST_WEIGHT:
+    if grid.block or grid.high < CUT_OFF_FREE:  # fewer than 8 bits
         return best_scales(array, grid)
     others = tuple(i for i in range(array.ndim) if i != grid.axis)
     largest = np.maximum(np.abs(array).max(others), np.finfo(np.float32).tiny * 256)
-    return np.asarray(largest / _LARGEST_WEIGHT, np.float32)
+    return np.asarray(largest / grid.high, np.float32)
 
 
 def _insert(

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
-from onward.compress.quantization.int8.exact_products import largest_weight
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import BASIC, PREPARE
 from onward.providers.options import SessionOptions
+from onward.providers.ort.exact_products import largest_weight
 from onward.sessions.inference import InferenceSession
 
 OPERATORS = ("MatMul", "Conv", "Tanh")  # onnxruntime has no integer kernel for Tanh

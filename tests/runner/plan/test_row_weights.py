@@ -96,7 +96,7 @@ def test_parts_of_a_batch_count_by_their_rows() -> None:
     given = data(np.arange(24), np.arange(24) % 3, w=COUNTS)
     plan = plan_of(mlp(), given, target="y", row_weights="w")
     assert isinstance(plan.loss, WeightedRows)
-    weight = batch_weight(plan.loss, (), list(plan.adapted.model.graph.inputs))
+    weight = batch_weight(plan.loss, (), plan.adapted.model.graph)
     assert weight.of({"x": X[:3], "weights": np.zeros(3, np.float32)}) == 3
     assert not weight.is_sum
 

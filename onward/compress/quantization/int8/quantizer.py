@@ -27,7 +27,6 @@ from onward.compress.quantization.int8.chains import (
     result_of,
 )
 from onward.compress.quantization.int8.dynamic_writer import DynamicWriter
-from onward.compress.quantization.int8.exact_products import CUT_OFF_FREE, largest_weight
 from onward.compress.quantization.int8.int8_layers import (
     INSIDE_BODY,
     Int8Layer,
@@ -51,11 +50,7 @@ from onward.compress.quantization.int8.statistics import (
     open_session,
 )
 from onward.compress.quantization.int8.weight_rounding import round_layers
-from onward.compress.quantization.int8.weight_scales import (
-    LARGEST,
-    channel_scales,
-    round_weight,
-)
+from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.errors import OptionError
 from onward.graph.files import Source
@@ -63,6 +58,7 @@ from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import sort_nodes
 from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
+from onward.providers.ort.exact_products import CUT_OFF_FREE, LARGEST, largest_weight
 
 _FEW = 8  # batches on which ways to quantize are compared
 _MOST = 64  # batches that the rounding of weights is learned on

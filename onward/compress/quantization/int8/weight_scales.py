@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onward.passes.value_facts import Array
+from onward.providers.ort.exact_products import LARGEST
 
-LARGEST = 127  # symmetric: -128 is not used
 _SHARES = np.linspace(1.0, 0.7, 7)  # of the greatest absolute number that a scale covers
 _TINY = 1e-9
 

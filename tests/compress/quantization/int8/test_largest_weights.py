@@ -11,10 +11,10 @@ import pytest
 from onward.compress.calibration import Calibration
 from onward.compress.learned_rounding.quantized_weights import find_weights
 from onward.compress.quantization.int8 import quantizer as int8_quantizer
-from onward.compress.quantization.int8.exact_products import CUT_OFF_FREE, largest_weight
 from onward.compress.quantization.int8.quantizer import Int8Quantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
+from onward.providers.ort.exact_products import CUT_OFF_FREE, largest_weight
 from onward.sessions.inference import InferenceSession
 
 RNG = np.random.default_rng(0)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import onnx_ir as ir
 
-from onward.compress.quantization.int8.statistics import open_session
-from onward.compress.quantization.int8.weight_scales import LARGEST
 from onward.graph.builder import OpBuilder
+from onward.providers.options import SessionOptions
+from onward.providers.ort.bound_session import BoundSession, to_numpy
 
+LARGEST = 127  # symmetric: -128 is not used
 CUT_OFF_FREE = 64
 _INPUTS, _OUTPUTS = 64, 16  # of the product that is tried: some kernels take whole blocks only
 
@@ -25,6 +27,9 @@ def largest_weight() -> int:
     op = OpBuilder(opset=18)
     x = op.input("x", "uint8", (4, _INPUTS))
     w = op.initializer("w", np.full((_INPUTS, _OUTPUTS), LARGEST, np.int8))
-    model = op.model(y=op.MatMulInteger(x, w))
-    [y] = open_session(model).run(None, {"x": np.full((4, _INPUTS), 255, np.uint8)})
-    return LARGEST if (y == _INPUTS * 255 * LARGEST).all() else CUT_OFF_FREE
+    model = ir.to_proto(op.model(y=op.MatMulInteger(x, w))).SerializeToString()
+    session = BoundSession(model, SessionOptions(log_severity_level=4, intra_op_num_threads=1))
+    session.bind_input("x", np.full((4, _INPUTS), 255, np.uint8))
+    (y,) = session.run(["y"])
+    is_exact = bool((to_numpy(y) == _INPUTS * 255 * LARGEST).all())
+    return LARGEST if is_exact else CUT_OFF_FREE
