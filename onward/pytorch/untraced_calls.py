@@ -19,11 +19,14 @@ _HOOKS = {
 
 
 class UntracedCalls(TorchFunctionMode):
-    """While entered, hooks of tensors and a change of `inference_mode` raise CannotCapture."""
+    """While entered, hooks of tensors and an `inference_mode` of its own raise CannotCapture.
+
+    Around the call, `inference_mode` changes nothing: torch.export leaves it while it traces.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_inference = torch.is_inference_mode_enabled()
+        self._was_inference = torch.is_inference_mode_enabled()
 
     def __torch_function__(
         self,
@@ -34,7 +37,7 @@ class UntracedCalls(TorchFunctionMode):
     ) -> Any:
         if function in _HOOKS:
             raise CannotCapture(f"it calls {function.__name__} of a tensor")
-        if torch.is_inference_mode_enabled() != self._is_inference:
+        if torch.is_inference_mode_enabled() and not self._was_inference:
             raise CannotCapture("it enters inference_mode: use no_grad")
         return function(*args, **(kwargs or {}))
 

@@ -149,3 +149,13 @@ def test_batched_gradients_are_refused_in_words() -> None:
     module, x = Module(nn.Linear(3, 2)), torch.ones(1, 3, requires_grad=True)
     with pytest.raises(OptionError, match=r"(?s)does not run under vmap.*module\.module"):
         torch.autograd.grad(module(x), x, torch.eye(2).reshape(2, 1, 2), is_grads_batched=True)
+
+
+def test_a_call_in_inference_mode_is_captured() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 2)
+    x = torch.randn(3, 4)
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("error", FallbackWarning)
+        y = Module(plain)(x)
+        torch.testing.assert_close(y, plain(x))
