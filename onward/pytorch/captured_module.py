@@ -39,7 +39,7 @@ from onward.pytorch.module_options import ModuleOptions
 from onward.pytorch.recomputation import around_recomputation
 from onward.pytorch.recorded_runs import Pool
 from onward.pytorch.rewrites import rewrite_capture
-from onward.pytorch.shared_memory import shares_memory
+from onward.pytorch.tensor_aliases import shares_memory
 
 Tensor = torch.Tensor
 # torch.export keeps its state in globals, and puts tensors without data into the module it traces:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps
-from onward.losses.loss import Values, check_loss, check_rank, integers, read, reduced, sizes_of
-from onward.losses.loss import target as target_of
+from onward.losses.loss import Values, check_loss, check_rank, read, reduced
+from onward.runner.plan.label_elements import class_range, label_elements
 
 _LEAST = float(np.finfo(np.float32).tiny)  # a probability of 0 has a finite logarithm
 
@@ -35,14 +35,9 @@ class LogLikelihood:
         """-log(p of the label)"""
         p = read(op, self, values, self.output)
         check_rank(self, p, 2, "probabilities of shape (rows, classes)")
-        labels = integers(
-            op, self, target_of(op, self, values, self.target, "int64", sizes_of(p)[:1])
-        )
-        own = op.Squeeze(op.GatherElements(p, op.Unsqueeze(labels, [1]), axis=1), [1])
+        own = label_elements(op, self, p, values, self.target)
         least = op.cast_like(op.constant(np.array(_LEAST, np.float32)), p)
         return reduced(op, op.Neg(op.Log(op.Max(own, least))), self.reduction)
 
     def allowed_labels(self, values: Values) -> tuple[int, int | None] | None:
-        """The least label, and one above the greatest; None: not known."""
-        classes = sizes_of(values[self.output])[1]
-        return 0, classes if isinstance(classes, int) else None
+        return class_range(values[self.output])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onward.graph.graph_ops import GraphOps
-from onward.losses.loss import Values, check_loss, check_rank, integers, read, reduced, sizes_of
-from onward.losses.loss import target as target_of
+from onward.losses.loss import Values, check_loss, check_rank, read, reduced
+from onward.runner.plan.label_elements import class_range, label_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +32,11 @@ class OneVersusRest:
         """(softplus(x) - t x), where t is 1 for the label and 0 for others; the mean of a row"""
         x = read(op, self, values, self.output)
         check_rank(self, x, 2, "scores of shape (rows, classes)")
-        labels = integers(
-            op, self, target_of(op, self, values, self.target, "int64", sizes_of(x)[:1])
-        )
-        own = op.GatherElements(x, op.Unsqueeze(labels, [1]), axis=1)
+        own = label_elements(op, self, x, values, self.target)
         rest = op.ReduceMean(op.Softplus(x), [1], keepdims=0)
         count = op.cast_like(op.Gather(op.Shape(x), [1]), x)
-        each = op.Sub(rest, op.Div(op.Squeeze(own, [1]), count))
+        each = op.Sub(rest, op.Div(own, count))
         return reduced(op, each, self.reduction)
 
     def allowed_labels(self, values: Values) -> tuple[int, int | None] | None:
-        """The least label, and one above the greatest; None: not known."""
-        classes = sizes_of(values[self.output])[1]
-        return 0, classes if isinstance(classes, int) else None
+        return class_range(values[self.output])

@@ -17,8 +17,6 @@ from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.dataset import Array, Column, Dataset, read_chunks
 
-_WITHOUT = ("mixup", "ignore_index")  # settings that weights do not go with
-
 
 @dataclass(frozen=True)
 class RowWeights:
@@ -73,13 +71,14 @@ def check_row_weights(config: TrainConfig, columns: Mapping[str, Column]) -> Non
             f"row_weights: column {name!r} has {column}, not one number for each row\n"
             "name another column"
         )
-    given = next((each for each in _WITHOUT if getattr(config, each)), None)
-    if config.ignore_index is not None:
-        given = "ignore_index"
-    if config.loss == "output":
-        given = "loss='output'"
-    if given is not None:
-        raise OptionError(f"row_weights do not go with {given}\nleave one of them out")
+    refused = {
+        "loss='output'": config.loss == "output",
+        "ignore_index": config.ignore_index is not None,
+        "mixup": bool(config.mixup),
+    }
+    for given, is_set in refused.items():
+        if is_set:
+            raise OptionError(f"row_weights do not go with {given}\nleave one of them out")
 
 
 def read_row_weights(

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from torch._dynamo.exc import TorchDynamoException
 
 import onward
 from onward.errors import ProviderError
@@ -55,21 +56,21 @@ def test_inductor_matches_onnxruntime_for_every_shape() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+def broken_compiler(module: Any, **_: Any) -> Any:
+    """A torch.compile whose functions cannot be compiled."""
+
+    def call(*_: Any) -> Any:
+        raise TorchDynamoException("no such thing")
+
+    return call
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fallback", [True, False])
 def test_graph_that_inductor_cannot_compile_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fallback: bool
 ) -> None:
-    import torch
-    from torch._dynamo.exc import TorchDynamoException
-
-    def broken(module: Any, **_: Any) -> Any:
-        def call(*_: Any) -> Any:
-            raise TorchDynamoException("no such thing")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(torch, "compile", broken_compiler)
     options = onward.SessionOptions(disable_fallback=not fallback)
     session = onward.InferenceSession(mlp(), options, [INDUCTOR])
     if not fallback:
@@ -87,16 +88,7 @@ def test_graph_that_inductor_cannot_compile_runs_eagerly(
 def test_a_training_step_that_inductor_cannot_compile_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import torch
-    from torch._dynamo.exc import TorchDynamoException
-
-    def broken(module: Any, **_: Any) -> Any:
-        def call(*_: Any) -> Any:
-            raise TorchDynamoException("no such thing")
-
-        return call
-
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(torch, "compile", broken_compiler)
     session = onward.TrainingSession(
         mlp(), onward.losses.CrossEntropy(), onward.optimizers.SGD(), providers=[INDUCTOR]
     )

@@ -60,8 +60,8 @@ def prefers_channels_last(x: Tensor, group: int) -> bool:
     """Whether a convolution is computed with channels last, and any other layout is converted.
 
     Forward and backward then convert nothing. cuDNN does so in 16 bits (grouped convolutions are
-    slower in this layout), and Inductor on a CPU: if only it knew, values that a backward pass
-    reads, too, would have both layouts.
+    slower in this layout), and Inductor on a CPU: values that a backward pass reads, too, would
+    otherwise be kept in both layouts.
     """
     if x.dim() != 4:
         return False
