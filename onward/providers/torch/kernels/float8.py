@@ -30,7 +30,7 @@ def float8_linear(x: Tensor, w: Tensor, scales: Tensor) -> tuple[Tensor, Tensor,
     """y = (qx qw) sx sw, qx = round(x / sx), qw = round(w / sw)"""
     sx, sw, _ = scales.unbind()
     qx, qw = _to_e4m3(x, sx), _to_e4m3(w, sw)
-    y = _product(_rows(qx), qw, sx, sw, x.dtype, fast=True)
+    y = _product(_rows(qx), qw, [sx, sw], x.dtype, fast=True)
     largest = torch.stack([x.abs().amax(), w.abs().amax()]).to(torch.float32)
     return y.view(*x.shape[:-1], w.shape[1]), qx, qw, largest
 
@@ -42,8 +42,8 @@ def float8_linear_grad(
     """dx = (q qw') s sw, dw = (qx' q) sx s, where q = round(dy / s)"""
     sx, sw, s = scales.unbind()
     q, x = _rows(_to_e5m2(dy, s)), _rows(qx)
-    dx = _product(q, qw.t(), s, sw, dy.dtype, fast=False).view(qx.shape)
-    dw = _product(_filled(x).t(), _filled(q), sx, s, dy.dtype, fast=False)
+    dx = _product(q, qw, [s, sw], dy.dtype, turned=(False, True)).view(qx.shape)
+    dw = _product(x, q, [sx, s], dy.dtype, turned=(True, False))
     return dx, dw, dy.abs().amax().to(torch.float32).view(1)
 
 
@@ -66,6 +66,77 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
+def _product(
+    a: Tensor,
+    b: Tensor,
+    scales: list[Tensor],
+    dtype: torch.dtype,
+    *,
+    turned: tuple[bool, bool] = (False, False),
+    fast: bool = False,
+) -> Tensor:
+    """a b sa sb in a 16-bit type, one of the matrices transposed or none.
+
+    `fast`: sums with fewer bits, enough for a forward pass.
+    """
+    y: Tensor = torch.ops.onward.float8_product(a, b, *scales, *turned, dtype, fast)
+    return y
+
+
+# A compiler does not look into the operator. Inductor of torch 2.11 refuses scales without axes,
+# and where it wrote the transposed numbers itself, some gradients of weights were not finite.
+torch.library.define(
+    "onward::float8_product",
+    "(Tensor a, Tensor b, Tensor sa, Tensor sb, bool turn_a, bool turn_b, ScalarType dtype,"
+    " bool fast) -> Tensor",
+)
+
+
+@torch.library.impl("onward::float8_product", "CompositeExplicitAutograd")
+def _float8_product(
+    a: Tensor,
+    b: Tensor,
+    sa: Tensor,
+    sb: Tensor,
+    turn_a: bool,
+    turn_b: bool,
+    dtype: torch.dtype,
+    fast: bool,
+) -> Tensor:
+    if not a.is_cuda:
+        a, b = _turned(a, turn_a), _turned(b, turn_b)
+        return (a.to(torch.float32) @ b.to(torch.float32) * (sa * sb)).to(dtype)
+    if turn_a:  # its rows are summed: cuBLAS takes multiples of 16
+        a, b = _filled(a), _filled(b)
+    y: Tensor = torch._scaled_mm(  # takes rows of a, columns of b, scales at a tensor's start
+        _turned(a, turn_a).contiguous(),
+        _turned(b, turn_b).t().contiguous().t(),
+        scale_a=sa.clone(),
+        scale_b=sb.clone(),
+        out_dtype=dtype,
+        use_fast_accum=fast,
+    )
+    return y
+
+
+@torch.library.register_fake("onward::float8_product")
+def _shape_of_product(
+    a: Tensor,
+    b: Tensor,
+    _sa: Tensor,
+    _sb: Tensor,
+    turn_a: bool,
+    turn_b: bool,
+    dtype: torch.dtype,
+    _fast: bool,
+) -> Tensor:
+    return a.new_empty(a.shape[1 if turn_a else 0], b.shape[0 if turn_b else 1], dtype=dtype)
+
+
+def _turned(x: Tensor, turned: bool) -> Tensor:
+    return x.t() if turned else x
+
+
 def _filled(x: Tensor) -> Tensor:
     """A matrix with rows of zeros added, up to a multiple of 16."""
     missing = -x.shape[0] % _ROWS
@@ -73,31 +144,3 @@ def _filled(x: Tensor) -> Tensor:
         return x
     zeros = torch.zeros(missing, x.shape[1], dtype=torch.uint8, device=x.device)
     return torch.cat([x.view(torch.uint8), zeros]).view(x.dtype)
-
-
-def _product(
-    a: Tensor, b: Tensor, sa: Tensor, sb: Tensor, dtype: torch.dtype, fast: bool
-) -> Tensor:
-    """a b sa sb, in a 16-bit type; `fast`: sums with fewer bits, enough for a forward pass"""
-    if not a.is_cuda:
-        return (a.to(torch.float32) @ b.to(torch.float32) * (sa * sb)).to(dtype)
-    # the kernels take rows of a, and columns of b
-    columns = b.t().contiguous().t()
-    y: Tensor = torch._scaled_mm(
-        a.contiguous(),
-        columns,
-        scale_a=_alone(sa),
-        scale_b=_alone(sb),
-        out_dtype=dtype,
-        use_fast_accum=fast,
-    )
-    return y
-
-
-def _alone(scale: Tensor) -> Tensor:
-    """A scale in a tensor of its own, (1, 1): cuBLAS takes none from the middle of a tensor.
-
-    A compiler removes a copy, but not a limit. Inductor of torch 2.11 cannot compile a product
-    whose scales have no axes.
-    """
-    return scale.clamp(min=0).view(1, 1)

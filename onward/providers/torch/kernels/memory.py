@@ -163,7 +163,10 @@ def quantize_activation(x: Tensor) -> tuple[Tensor, Tensor]:
     blocks = torch.nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).reshape(-1, BLOCK)
     scale = blocks.abs().amax(1, keepdim=True) / LARGEST
     divisor = torch.where(scale == 0, 1, scale)
-    return torch.round(blocks / divisor).to(torch.int8), scale
+    q = torch.round(blocks / divisor).to(torch.int8)
+    if torch.compiler.is_compiling():  # else computed where it is first read: x lives until then
+        torch.ops.onward.change_after(q, [])
+    return q, scale
 
 
 @composite(DEQUANTIZE)

@@ -74,6 +74,13 @@ def test_a_budget_lowers_the_memory_of_a_compiled_step() -> None:
         assert peak < 0.6 * unlimited
 
 
+@pytest.mark.slow
+def test_values_are_rounded_to_8_bits_where_the_graph_does() -> None:
+    """Else a compiler rounds them where they are read, and keeps what they are rounded from."""
+    _, planned, peak = train(Memory(stash="int8"), wide_layers(count=6))
+    assert peak < planned
+
+
 def test_barriers_copy_feeds_and_nothing_else() -> None:
     memory = Memory(plan=["*Gelu*", "*MatMul*"])
     program = build_program(
