@@ -20,6 +20,7 @@ from onward.providers.torch.kernels.composite_outputs import (
     wanted_of,
 )
 from onward.providers.torch.kernels.half_precision import float32_on_cpu
+from onward.providers.torch.kernels.memory import computed_once
 
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
@@ -220,7 +221,7 @@ def batch_normalization_grad(
     z, dz = (
         (x, dy) if halves else (x.to(wide), dy.to(wide))
     )  # the only mix of types that ATen supports
-    inv = torch.rsqrt(var + epsilon)
+    inv = computed_once(torch.rsqrt(var + epsilon))
     trains, by_statistics = bool(training_mode), mask[3] or mask[4]
     dx, dscale, db = aten.native_batch_norm_backward(
         dz,

@@ -68,6 +68,14 @@ def hold(*values: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.ops.onward.hold(list(values)))
 
 
+def computed_once(value: Tensor) -> Tensor:
+    """A value; compiled for a CPU, one that loops over larger values read, and do not repeat."""
+    if value.device.type != "cpu" or not torch.compiler.is_compiling():
+        return value
+    found: Tensor = torch.ops.onward.hold([value])[0]
+    return found
+
+
 def _overlaps(x: Tensor) -> bool:
     return any(size > 1 and not stride for size, stride in zip(x.shape, x.stride()))
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Ints, Tensor, torch_dtype
+from onward.providers.torch.kernels.memory import computed_once
 
 kernel = OpTable()
 
@@ -57,7 +58,7 @@ def _written_out(
 ) -> Tensor:
     """For a compiler: ATen's own would take a square root and a quotient for each element."""
     shape = (-1, *[1] * (x.dim() - 2))
-    factor = torch.rsqrt(var + eps) * scale
+    factor = computed_once(torch.rsqrt(var + eps) * scale)
     centred = _at_least_float32(x) - mean.reshape(shape)
     return (centred * factor.reshape(shape) + b.reshape(shape)).to(x.dtype)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from onward.providers.torch.kernels import norm
+from onward.providers.torch.kernels import composite_norm, norm
 from onward.providers.torch.kernels.hidden_samples import without_hidden
 from onward.providers.torch.kernels.narrow_gelu import (
     narrow_gelu,
@@ -48,6 +50,31 @@ def test_batch_normalisation_written_out_equals_atens() -> None:
     torch.testing.assert_close(norm._written_out(x, *given), norm._affine(x, *given))
     narrow = norm._written_out(x.bfloat16(), *given)
     torch.testing.assert_close(narrow, norm._affine(x.bfloat16(), *given), rtol=1e-2, atol=1e-2)
+
+
+def test_compiled_for_a_cpu_each_channel_has_one_root() -> None:
+    """Else a compiler takes the root, and a quotient, for every 16 elements."""
+    generator = torch.Generator().manual_seed(0)
+    x, dy = (torch.randn(3, 4, 5, 2, generator=generator) for _ in range(2))
+    mean, var, scale, b = (torch.rand(4, generator=generator) + 0.1 for _ in range(4))
+    options: dict[str, Any] = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 1}
+    backward = {"wrt": [0, 1, 2], "wanted": [True] * 3, **options}
+
+    def step(x: torch.Tensor, dy: torch.Tensor) -> Any:
+        y, *_ = norm.batch_normalization(x, scale, b, mean, var, **options)
+        given = (x, scale, b, x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0), y, None, None, dy)
+        return y, composite_norm.batch_normalization_grad(*given, **backward)
+
+    kept = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        kept.extend(node for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    torch._dynamo.reset()
+    found = torch.compile(step, backend=keep, fullgraph=True)(x, dy)
+    torch.testing.assert_close(found, step(x, dy))
+    assert [node.target for node in kept].count(torch.ops.onward.hold) == 2
 
 
 @pytest.mark.gpu
