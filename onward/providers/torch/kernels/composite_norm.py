@@ -98,7 +98,7 @@ def rms_normalization_grad(
     """dx = inv (g - xhat mean(g xhat)), g = dy scale, inv = 1 / sqrt(mean(x²) + epsilon)"""
     axes, mask = list(range(axis % x.dim(), x.dim())), wanted_of(wrt, wanted, 2)
     z, dz = _at_least_float32(x), _at_least_float32(dy)
-    inv = torch.rsqrt(z.square().mean(axes, keepdim=True) + epsilon)
+    inv = computed_once(torch.rsqrt(z.square().mean(axes, keepdim=True) + epsilon))
     if x.is_cuda and not torch.compiler.is_compiling():  # ATen has one fused kernel only there
         shape, given = list(x.shape[axes[0] :]), (dy.contiguous(), x.contiguous())
         return in_order(aten._fused_rms_norm_backward(*given, shape, inv, scale, mask), wrt)

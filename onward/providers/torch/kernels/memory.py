@@ -63,17 +63,22 @@ def copy_after(x: Tensor, *tokens: Tensor) -> Tensor:
 @kernel(HOLD, domain=DOMAIN)
 def hold(*values: Tensor) -> tuple[Tensor, ...]:
     """The values; for a compiler, results that it cannot compute again where they are read"""
-    if not torch.compiler.is_compiling():
-        return values
-    return tuple(torch.ops.onward.hold(list(values)))
+    return tuple(map(computed_once, values))
 
 
 def computed_once(value: Tensor) -> Tensor:
-    """A value; compiled for a CPU, one that loops over larger values read, and do not repeat."""
-    if value.device.type != "cpu" or not torch.compiler.is_compiling():
+    """A value; compiled for a CPU, what loops over larger values read, and do not repeat.
+
+    Inductor writes a value to memory that is viewed by strides.
+    """
+    if not is_compiled_for_cpu(value):
         return value
-    found: Tensor = torch.ops.onward.hold([value])[0]
-    return found
+    return value.as_strided(value.shape, value.stride())
+
+
+def is_compiled_for_cpu(value: Tensor) -> bool:
+    """Whether a compiler writes what is computed of a value, for a CPU."""
+    return torch.compiler.is_compiling() and value.device.type == "cpu"
 
 
 def _overlaps(x: Tensor) -> bool:
@@ -91,15 +96,6 @@ def _change_after(x: Tensor, tokens: list[Tensor]) -> None:
 @torch.library.custom_op("onward::copy_after", mutates_args=())
 def _copy_after(x: Tensor, tokens: list[Tensor]) -> Tensor:
     return x.clone()
-
-
-# not torch.library.custom_op, whose calls cost the host more
-torch.library.define("onward::hold", "(Tensor[] values) -> Tensor[]")
-
-
-@torch.library.impl("onward::hold", "CompositeExplicitAutograd")
-def _hold(values: list[Tensor]) -> list[Tensor]:
-    return [value.clone() for value in values]
 
 
 @_change_after.register_fake

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from onward.graph.operator_table import OpTable
 from onward.providers.torch.dtypes import Ints, Tensor, torch_dtype
-from onward.providers.torch.kernels.memory import computed_once
+from onward.providers.torch.kernels.memory import computed_once, is_compiled_for_cpu
 
 kernel = OpTable()
 
@@ -113,9 +113,12 @@ def layer_normalization(
     shape = x.shape[axis:]
     whole = scale.shape == shape and (b is None or b.shape == shape)
     weight, bias = (scale, b) if whole else (None, None)
-    if outputs == 1:
+    if is_compiled_for_cpu(x) and x.dtype == torch.float32:
+        y, *statistics = _standardized(x, shape, epsilon)
+        whole = False
+    elif outputs == 1:
         y = F.layer_norm(x, shape, weight, bias, epsilon)
-        statistics: list[Tensor] = []
+        statistics = []
     else:
         # the CPU keeps the statistics in x's type, which is too narrow for a float16
         narrow = x.dtype.itemsize == 2 and x.device.type == "cpu"
@@ -125,7 +128,15 @@ def layer_normalization(
         y = y.to(x.dtype)
     if not whole:
         y = y * scale if b is None else y * scale + b
-    return y, *[statistic.to(torch_dtype(stash_type)) for statistic in statistics]
+    return y, *[each.to(torch_dtype(stash_type)) for each in statistics[: outputs - 1]]
+
+
+def _standardized(x: Tensor, shape: torch.Size, epsilon: float) -> list[Tensor]:
+    """x without scale and bias, and the statistics: one root for each row, not for 16 elements."""
+    axes = list(range(x.dim() - len(shape), x.dim()))
+    var, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+    inv = computed_once(torch.rsqrt(var + epsilon))
+    return [(x - mean) * inv, mean, inv]
 
 
 @kernel("RMSNormalization")
@@ -134,6 +145,10 @@ def rms_normalization(
 ) -> Tensor:
     """From `axis` on: y = x / sqrt(mean(x²) + epsilon) * scale"""
     shape = x.shape[axis:]
+    if is_compiled_for_cpu(x) and x.dtype == torch.float32:
+        axes = list(range(axis % x.dim(), x.dim()))
+        squares = x.square().mean(axes, keepdim=True)
+        return (x * computed_once(torch.rsqrt(squares + epsilon)) * scale).to(scale.dtype)
     if scale.dtype == x.dtype and scale.shape == shape:
         return F.rms_norm(x, shape, scale, epsilon)
     return (F.rms_norm(x, shape, None, epsilon) * scale).to(scale.dtype)

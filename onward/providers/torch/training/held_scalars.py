@@ -1,4 +1,4 @@
-"""Compute the scalars of an update once: a compiler may not repeat what another operator returns.
+"""Compute the scalars of an update once, not where each of its larger values is computed.
 
     y = x * (1 - rate decay)  ->  held = onward.torch::Hold(1 - rate decay),  y = x * held
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -52,29 +53,55 @@ def test_batch_normalisation_written_out_equals_atens() -> None:
     torch.testing.assert_close(narrow, norm._affine(x.bfloat16(), *given), rtol=1e-2, atol=1e-2)
 
 
-def test_compiled_for_a_cpu_each_channel_has_one_root() -> None:
-    """Else a compiler takes the root, and a quotient, for every 16 elements."""
-    generator = torch.Generator().manual_seed(0)
-    x, dy = (torch.randn(3, 4, 5, 2, generator=generator) for _ in range(2))
-    mean, var, scale, b = (torch.rand(4, generator=generator) + 0.1 for _ in range(4))
-    options: dict[str, Any] = {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 1}
-    backward = {"wrt": [0, 1, 2], "wanted": [True] * 3, **options}
+NORM = {"epsilon": 1e-5}
+BATCH: dict[str, Any] = {**NORM, "momentum": 0.9, "training_mode": 1}
+ROWS: dict[str, Any] = {**NORM, "axis": -1, "stash_type": 1}
 
-    def step(x: torch.Tensor, dy: torch.Tensor) -> Any:
-        y, *_ = norm.batch_normalization(x, scale, b, mean, var, **options)
-        given = (x, scale, b, x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0), y, None, None, dy)
-        return y, composite_norm.batch_normalization_grad(*given, **backward)
 
-    kept = []
+def batch_norm(x: torch.Tensor, dy: torch.Tensor) -> Any:
+    mean, var, scale, b = torch.linspace(0.5, 2, 4 * x.shape[1]).reshape(4, -1)
+    y, *_ = norm.batch_normalization(x, scale, b, mean, var, **BATCH)
+    given = (x, scale, b, x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0), y, None, None, dy)
+    wanted: dict[str, Any] = {"wrt": [0, 1, 2], "wanted": [True] * 3}
+    return y, composite_norm.batch_normalization_grad(*given, **BATCH, **wanted)
 
-    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
-        kept.extend(node for node in graph.graph.nodes if node.op == "call_function")
-        return graph.forward
+
+def layer_norm(x: torch.Tensor, _: torch.Tensor) -> Any:
+    scale, b = torch.linspace(0.5, 2, 2 * x.shape[-1]).reshape(2, -1)
+    return norm.layer_normalization(x, scale, b, **ROWS, outputs=3)
+
+
+def rms_norm(x: torch.Tensor, dy: torch.Tensor) -> Any:
+    scale = torch.linspace(0.5, 2, x.shape[-1])
+    y = norm.rms_normalization(x, scale, **ROWS)
+    wanted: dict[str, Any] = {"wrt": [0, 1], "wanted": [True] * 2}
+    return y, composite_norm.rms_normalization_grad(x, scale, y, dy, **ROWS, **wanted)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("step", [batch_norm, layer_norm, rms_norm], ids=lambda step: step.__name__)
+def test_compiled_for_a_cpu_each_row_or_channel_has_one_root(step: Any) -> None:
+    """Inductor writes what it views by strides; else it takes a root for every 16 elements."""
+    x, dy = torch.randn(2, 3, 4, 5, 48, generator=torch.Generator().manual_seed(0))
+    from torch._inductor.compile_fx import compile_fx  # warns
+
+    kept: list[torch.fx.Node] = []
+
+    def keep(graph: torch.fx.GraphModule, given: Any) -> Any:
+        kept.extend(graph.graph.nodes)
+        return compile_fx(graph, given)
 
     torch._dynamo.reset()
-    found = torch.compile(step, backend=keep, fullgraph=True)(x, dy)
-    torch.testing.assert_close(found, step(x, dy))
-    assert [node.target for node in kept].count(torch.ops.onward.hold) == 2
+    with torch.no_grad():
+        found = torch.compile(step, backend=keep, fullgraph=True)(x, dy)
+    torch.testing.assert_close(found, step(x, dy), rtol=1e-5, atol=1e-5)
+    roots = [node for node in kept if "rsqrt" in node.name]
+    assert roots
+    for root in roots:
+        (reader,) = root.users
+        if reader.target is operator.mul:  # the root times the scale of a channel
+            (reader,) = reader.users
+        assert reader.target == "as_strided", reader
 
 
 @pytest.mark.gpu
