@@ -18,7 +18,7 @@ from onward.serving.requests import (
     SequencePart,
 )
 from onward.serving.shared_memory import SharedMemoryRegions
-from onward.serving.tensor_data import check_shape, dtype_of, from_raw
+from onward.serving.tensor_data import check_shape, dtype_of, from_raw, narrow_floats
 
 # The field of InferTensorContents that holds the elements of a datatype.
 CONTENTS_FIELDS = {
@@ -112,8 +112,9 @@ def _from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: M
         limits = np.iinfo(dtype)
         if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
             raise RequestInvalid(f"input '{name}' has an element that is not {datatype}")
-    with np.errstate(over="ignore"):
-        return wide.astype(dtype, copy=False).reshape(shape)
+    if dtype.itemsize == 2 and wide.dtype == np.float32:
+        return narrow_floats(name, datatype, wide).reshape(shape)
+    return wide.astype(dtype, copy=False).reshape(shape)
 
 
 def _wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
