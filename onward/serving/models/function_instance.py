@@ -130,7 +130,11 @@ class FunctionInstance:
         A copy: the function may return a buffer of its own, and fill it again before the answer
         is sent.
         """
-        array = np.array(value)
+        try:
+            array = np.array(value)
+        except ValueError as error:  # lists of different lengths
+            text = f"function {self.name!r} returned what is no array: {error}"
+            raise NodeFailed(text, self.name) from None
         if array.dtype.kind in "US":
             return array.astype(object)
         if array.dtype.kind == "O":

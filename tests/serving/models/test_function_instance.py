@@ -218,6 +218,14 @@ def test_what_is_no_tensor_is_refused(result: Any, kind: str) -> None:
         FunctionInstance(lambda x: result)
 
 
+def test_lists_of_different_lengths_are_refused_with_the_functions_name() -> None:
+    def ragged(x: NDArray[np.float32]) -> list[list[int]]:
+        return [[1, 2], [3]]
+
+    with pytest.raises(OptionError, match="function 'ragged' returned what is no array"):
+        FunctionInstance(ragged)
+
+
 def test_errors_of_serving_pass_through() -> None:
     def refuse(x: NDArray[np.float32]) -> Array:
         if x.any():
