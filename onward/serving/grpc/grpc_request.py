@@ -159,6 +159,11 @@ def _parse_output(message: Message, shared_memory: SharedMemoryRegions) -> Reque
 def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
     """Take the parameters that the server understands; the others stay as they are."""
     parameters.pop("triton_enable_empty_final_response", None)  # the last answer is never empty
+    if any(name.startswith("triton_") for name in parameters):
+        raise RequestInvalid(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not "
+            "be specified."
+        )
     request.priority = _integer(parameters, "priority")
     timeout = _integer(parameters, "timeout")  # microseconds; 0: the model's own
     request.timeout = timeout / 1e6 if timeout else None

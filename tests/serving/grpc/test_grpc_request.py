@@ -243,3 +243,12 @@ def test_an_output_outside_of_its_region_is_refused_before_it_runs(
     in_region(output.parameters, "r", 9, 8)
     with pytest.raises(RequestInvalid, match="Invalid offset"):
         parse(message, regions)
+
+
+def test_parameters_with_tritons_prefix_are_reserved() -> None:
+    message = InferRequestMessage(model_name="m")
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    assert parse(message).parameters == {}
+    message.parameters["triton_note"].string_param = "a"
+    with pytest.raises(RequestInvalid, match="starting with 'triton_' are reserved"):
+        parse(message)
