@@ -43,6 +43,9 @@ def update_log_settings(changes: dict[str, Any]) -> dict[str, Any]:
         if name not in settings:
             raise RequestInvalid(f"there is no log setting {name!r}: {', '.join(settings)}")
         settings[name] = value
+    is_verbose = settings["log_verbose_level"] and "log_verbose_level" not in changes
+    if is_verbose and any(changes.get(flag) is False for flag in _FLAGS):
+        settings["log_verbose_level"] = 0  # the logger has one level: the newer request counts
     if settings != read_log_settings():
         _LOGGER.setLevel(_level_of(settings))
     return read_log_settings()

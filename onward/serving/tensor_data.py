@@ -6,6 +6,7 @@ from_raw("FP32", (2, 2), data) -> array          to_raw(array) -> data, without 
 from __future__ import annotations
 
 import base64
+import json
 import math
 import struct
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(object),
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+_JSON_KINDS = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}  # by numpy's kind
 _LENGTH = struct.Struct("<I")
 _MAX_RANK = 32
 _MOST_ELEMENTS = 1 << 48  # a size of 0 does not count: numpy and engines multiply the others
@@ -77,7 +79,7 @@ def from_raw(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Arr
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     """A tensor from JSON numbers, flat or nested as its shape; BYTES from texts."""
-    dtype = dtype_of(name, datatype)
+    dtype_of(name, datatype)  # refuses unknown ones
     if not isinstance(data, list):
         raise RequestInvalid(f"input {name!r}: data is not a list")
     flat, sizes = _flat(name, data)
@@ -92,15 +94,20 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Ar
         )
     if datatype == "BYTES":
         return _objects([_element(name, each) for each in flat], shape)
-    numbers = bool if datatype == "BOOL" else (int, float)
-    if not all(isinstance(each, numbers) for each in flat):
-        raise RequestInvalid(f"input {name!r}: data has an element that is not {datatype}")
-    if dtype.kind in "iu":
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        if not all(isinstance(each, int) and low <= each <= high for each in flat):
-            raise RequestInvalid(f"input {name!r}: data has an element that is not {datatype}")
+    return _numbers(name, datatype, flat).reshape(shape)
+
+
+def narrow_floats(name: str, datatype: str, wide: Array) -> Array:
+    """Floats in the type of an input; a finite one that would become infinite is refused."""
+    dtype = DATATYPES[datatype]
+    if wide.dtype == dtype:
+        return wide
     with np.errstate(over="ignore"):
-        return np.array(flat, dtype).reshape(shape)
+        array: Array = wide.astype(dtype)
+    too_large = np.isinf(array) & np.isfinite(wide)
+    if too_large.any():
+        raise _out_of_range(name, datatype, wide[too_large][0])
+    return array
 
 
 def to_raw(array: Array) -> bytes | memoryview:
@@ -159,6 +166,44 @@ def _objects(items: Sequence[bytes], shape: tuple[int, ...]) -> Array:
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
+
+
+def _numbers(name: str, datatype: str, flat: Sequence[Any]) -> Array:
+    """JSON's numbers or booleans; those out of the type's range are refused.
+
+    Triton converts them as C++ does: 300 becomes 44 as UINT8, 1e39 infinity as FP32.
+    """
+    dtype = DATATYPES[datatype]
+    kinds = _JSON_KINDS["f" if datatype == "BF16" else dtype.kind]
+    if not set(map(type, flat)) <= kinds:
+        wrong = next(each for each in flat if type(each) not in kinds)
+        shown = "a list or an object" if isinstance(wrong, (list, dict)) else json.dumps(wrong)
+        raise RequestInvalid(
+            f"input {name!r}: data has an element that is not {datatype}: {shown:.40}"
+        )
+    if dtype.kind in "iu" and flat:
+        limits = np.iinfo(dtype)
+        for each in (min(flat), max(flat)):
+            if not limits.min <= each <= limits.max:
+                raise _out_of_range(name, datatype, each)
+    if kinds is not _JSON_KINDS["f"]:
+        return np.array(flat, dtype)
+    try:
+        return narrow_floats(name, datatype, np.array(flat, np.float64))
+    except OverflowError:  # an integer that no float holds
+        raise _out_of_range(name, datatype, max(flat, key=abs)) from None
+
+
+def _out_of_range(name: str, datatype: str, number: Any) -> RequestInvalid:
+    dtype = DATATYPES[datatype]
+    if dtype.kind in "iu":
+        low, high = str(np.iinfo(dtype).min), str(np.iinfo(dtype).max)
+    else:
+        limits = ml_dtypes.finfo(dtype)
+        low, high = f"{float(limits.min):.8g}", f"{float(limits.max):.8g}"
+    return RequestInvalid(
+        f"input {name!r}: {number!s:.40} is out of the range of {datatype}, {low} to {high}"
+    )
 
 
 def _flat(name: str, data: list[Any]) -> tuple[list[Any], list[int]]:

@@ -40,6 +40,13 @@ def test_settings_change_the_level(changes: dict[str, Any], expected: int) -> No
     assert found["log_info"] is (expected <= logging.INFO)
 
 
+def test_a_message_class_that_is_turned_off_ends_verbose_messages() -> None:
+    update_log_settings({"log_verbose_level": 1})
+    found = update_log_settings({"log_info": False})
+    assert (found["log_info"], found["log_verbose_level"]) == (False, 0)
+    assert found == read_log_settings()
+
+
 def test_a_servers_log_follows_the_settings() -> None:
     with onward.Server(lambda x: x, http_port=0, grpc_port=None, log_format="none"):
         assert read_log_settings()["log_info"] is True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,44 @@ def test_raw_data_that_does_not_fit_is_refused(
 def test_json_that_does_not_fit_is_refused(datatype: str, data: object) -> None:
     with pytest.raises(RequestInvalid, match="input 'x'"):
         from_json("x", datatype, (1,), data)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "number", "text"),
+    [
+        ("FP16", 70000.0, "70000.0 is out of the range of FP16, -65504 to 65504"),
+        ("FP16", -65520, "-65520.0 is out of the range of FP16"),
+        ("BF16", 3.4e38, r"3.4e\+38 is out of the range of BF16, -3.3895314e\+38 to"),
+        ("FP32", 1e39, r"1e\+39 is out of the range of FP32"),
+        ("FP64", 10**400, "0 is out of the range of FP64"),
+        ("UINT8", 300, "300 is out of the range of UINT8, 0 to 255"),
+        ("INT64", 1 << 63, "9223372036854775808 is out of the range of INT64"),
+        ("INT32", True, "an element that is not INT32: true"),
+        ("FP32", False, "an element that is not FP32: false"),
+        ("INT32", 1.0, "an element that is not INT32: 1.0"),
+        ("INT8", {}, "an element that is not INT8: a list or an object"),
+    ],
+)
+def test_json_numbers_out_of_the_range_of_their_type_are_refused(
+    datatype: str, number: Any, text: str
+) -> None:
+    with pytest.raises(RequestInvalid, match=f"^input 'x': .*{text}[^\n]*$"):
+        from_json("x", datatype, (2,), [1, number])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "number", "value"),
+    [
+        ("FP16", 65519, 65504.0),
+        ("BF16", (1 << 64) - 1, 2.0**64),
+        ("FP32", (1 << 64) - 1, 2.0**64),
+        ("FP32", 1e-60, 0.0),
+        ("FP64", 1.7e308, 1.7e308),
+        ("UINT64", (1 << 64) - 1, (1 << 64) - 1),
+    ],
+)
+def test_json_numbers_are_rounded_to_their_type(datatype: str, number: Any, value: Any) -> None:
+    assert from_json("x", datatype, (1,), [number]).tolist() == [value]
 
 
 @pytest.mark.parametrize("shape", [[0, 1 << 61], [1 << 40, 0, 1 << 40], [1 << 62]])

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -24,6 +25,14 @@ _TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-3, "float64": 1e-
 # The elements of requests that are joined: as they are drawn, all zero, and large.
 PLAIN, ZERO, LARGE = "plain", "zero", "large"
 _LARGE_FACTOR = 100
+_ORT_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_ORT_NODE = re.compile(
+    r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message: "
+)
+# /path/file.h:12 type name::function(arguments) const [with T = type]
+_CPP_PLACE = re.compile(
+    r"/\S+:\d+ (?:[\w:<>*&, ]+\((?:[^()]|\([^()]*\))*\)(?: const)?(?: \[with [^\]]*\])? )?"
+)
 _LARGE_TEXT = 32  # words
 
 
@@ -85,8 +94,12 @@ def random_feeds(
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without its line breaks, at most 300 characters of it."""
+    """The message of an error without its line breaks, at most 300 characters of it.
+
+    The place in the engine's C++ code is left out: what is wrong with the request follows it.
+    """
     text = " ".join(str(error).split()) or type(error).__name__
+    text = _ORT_NODE.sub(r"\1 node '\2': ", _ORT_CODE.sub("", _CPP_PLACE.sub("", text)))
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 _FORGET = 0.98  # the weight that a measurement keeps after each later one
+_MOST_TIMES = 8.0  # a run that takes longer than so many times what is expected counts as this
+_ENOUGH = 8.0  # runs, before anything is expected
 _GAP_WEIGHT = 0.1  # of the latest gap between arrivals
 _SHARE_WEIGHT = 0.2  # of the latest share of clients that returned
 _RETURN_WINDOW = 0.25  # of the fixed part of a run: how long returning clients are waited for
@@ -36,7 +38,10 @@ class LatencyLine:
         self._n = self._x = self._xx = self._y = self._xy = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Add one run."""
+        """Add one run. One request of an unusual shape must not delay those that follow."""
+        if self._n >= _ENOUGH:
+            expected = max(self._y / self._n, self.fixed + self.per_row * rows)
+            seconds = min(seconds, _MOST_TIMES * expected)
         self._n = self._n * _FORGET + 1
         self._x = self._x * _FORGET + rows
         self._xx = self._xx * _FORGET + rows * rows

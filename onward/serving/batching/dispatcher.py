@@ -126,7 +126,8 @@ class Dispatcher:
             for work, answer in zip(works, batch.answers):
                 states = None if isinstance(answer, ServingError) else self._take_states(answer)
                 self._leave(work, states)
-        self.dispatch()
+        if self._scheduler.count or self._sequences is not None:
+            self.dispatch()
 
     def stop(self) -> list[QueuedRequest]:
         """Drop and return everything that waits; no timer is set any more."""

@@ -131,9 +131,11 @@ class BatchScheduler(Generic[W]):
             head = queue[0]
             if chosen is not None and chosen <= (head.priority, head.arrival):
                 continue
-            count, rows, is_complete = self._measure(queue)
+            count, rows, is_complete, deadline = self._measure(queue)
             if not (is_urgent or is_complete):
                 start = self.delay.start_time(rows, head.arrival, now)
+                # waiting for others must not let a request expire, nor take the time of its run
+                start = min(start, (head.arrival + deadline) / 2)
                 if start > now:
                     soonest = min(soonest, start)
                     continue
@@ -142,20 +144,23 @@ class BatchScheduler(Generic[W]):
             return soonest
         return self._take(chosen_key, self._queues[chosen_key], 0, size)
 
-    def _measure(self, queue: list[W]) -> tuple[int, int, bool]:
-        """How much of a queue goes into one batch: works, rows, and no reason to wait for more."""
+    def _measure(self, queue: list[W]) -> tuple[int, int, bool, float]:
+        """What of a queue goes into one batch: works, rows, no reason to wait, first deadline."""
         limit, preferred = self.policy.max_rows, self.policy.preferred
         rows = count = 0
+        deadline = math.inf
         best: tuple[int, int] | None = None
         for work in queue:
             if count and rows + work.rows > limit:
-                return (*(best or (count, rows)), True)
+                return (*(best or (count, rows)), True, deadline)
             count, rows = count + 1, rows + work.rows
+            if work.deadline < deadline:
+                deadline = work.deadline
             if rows in preferred:
                 best = (count, rows)
             if rows >= limit:
-                return (*(best or (count, rows)), True)
-        return (*(best or (count, rows)), best is not None)
+                return (*(best or (count, rows)), True, deadline)
+        return (*(best or (count, rows)), best is not None, deadline)
 
     def _forget_deadlines(self) -> None:
         """Remove the work that left: it would keep its tensors in memory until its deadline."""

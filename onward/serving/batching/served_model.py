@@ -67,6 +67,7 @@ class ServedModel:
         self._instances, self._settings = list(instances), settings
         self._loop, self._clock, self._wall_clock = loop, clock, wall_clock
         self._observer = None if type(observer) is NoObserver else observer
+        self._told_waiting = -1  # the length of the queue that the observer was told last
         self._statistics = ModelStatistics(name, version)
         self._batches: queue.SimpleQueue[BatchRun | None] = queue.SimpleQueue()
         self._is_accepting = self._is_started = False
@@ -264,20 +265,23 @@ class ServedModel:
         if inline is None or not inline.is_on or self._runner is None:
             self._batches.put(batch)
             return
+        start = time.thread_time()
         self._runner.run(batch)
-        self._loop.call_soon(self._finished, batch)
+        self._loop.call_soon(self._finished, batch, time.thread_time() - start)
 
-    def _finished(self, batch: BatchRun) -> None:
+    def _finished(self, batch: BatchRun, computed: float = math.inf) -> None:
         if self._inline is not None:
-            self._inline.observe(batch.split - batch.started)
+            self._inline.observe(batch.split - batch.started, computed)
         self._tell_queue()  # the queue is longest before the next batch is taken from it
         self._dispatcher.release(batch)  # first, so that the instance runs while answers are sent
         self._answers.finish(batch)
         self._tell_queue()
 
     def _tell_queue(self) -> None:
-        if self._observer is not None:
-            self._observer.on_queue(self.name, self.version, self._dispatcher.waiting)
+        waiting = self._dispatcher.waiting
+        if self._observer is not None and (waiting or self._told_waiting):
+            self._told_waiting = waiting
+            self._observer.on_queue(self.name, self.version, waiting)
         if self._when_idle and self._is_idle:
             _resolve(self._when_idle)
 

@@ -19,7 +19,14 @@ import numpy as np
 from onward import errors
 from onward.errors import RequestInvalid, ServingError
 from onward.serving.requests import Array
-from onward.serving.tensor_data import datatype_of, dtype_of, from_json, from_raw, to_raw
+from onward.serving.tensor_data import (
+    datatype_of,
+    dtype_of,
+    from_json,
+    from_raw,
+    narrow_floats,
+    to_raw,
+)
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -164,14 +171,30 @@ def to_arrays(inputs: Mapping[str, Any], datatypes: Mapping[str, str]) -> dict[s
         if is_typed(value) or name not in datatypes:
             found[name] = np.asarray(value)
             continue
-        dtype = dtype_of(name, datatypes[name])
         try:
-            found[name] = np.asarray(value, dtype)
+            found[name] = _to_array(name, value, datatypes[name])
         except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, RequestInvalid):
+                raise
             raise RequestInvalid(
                 f"input {name!r} takes {datatypes[name]}, which {value!r:.60} is not"
             ) from error
     return found
+
+
+def _to_array(name: str, value: Any, datatype: str) -> Array:
+    """A list or a number as an array; numbers that the type would change are a ValueError."""
+    dtype = dtype_of(name, datatype)
+    if datatype == "BYTES":
+        return np.asarray(value, dtype)
+    given = np.asarray(value)
+    if given.dtype.kind in "OSU":
+        raise ValueError("not numbers")
+    if dtype.kind in "iu" and given.dtype.kind == "f" and (given != np.trunc(given)).any():
+        raise ValueError("not integers")
+    if datatype in ("FP16", "BF16", "FP32") and given.dtype.kind in "iuf":
+        return narrow_floats(name, datatype, given.astype(np.float64))
+    return np.asarray(value, dtype)
 
 
 # -- everything else ---------------------------------------------------------------------------

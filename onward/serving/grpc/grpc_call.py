@@ -55,8 +55,9 @@ class GrpcCall:
     """
 
     __slots__ = (
-        "_buffer", "_deadline", "_encoding", "_has_headers", "_max_bytes", "_method", "_receiver",
-        "_stream", "headers", "is_done", "on_cancel",
+        "_buffer", "_deadline", "_encoding", "_has_ended", "_has_headers", "_is_passing",
+        "_max_bytes", "_method", "_passed", "_receiver", "_stream", "headers", "is_done",
+        "on_cancel",
     )  # fmt: skip
 
     def __init__(
@@ -71,7 +72,10 @@ class GrpcCall:
         self._method = method
         self._max_bytes = max_bytes
         self._buffer: bytes | bytearray = b""
+        self._passed = 0  # bytes of the buffer whose messages were passed on
         self._has_headers = self.is_done = False
+        self._has_ended = False  # the client sent all
+        self._is_passing = False  # within _pass_messages
         self.on_cancel: Callable[[], None] | None = None
         self._receiver: MessageReceiver | None = None
         self._encoding = headers.get(b"grpc-encoding", b"identity")
@@ -135,8 +139,17 @@ class GrpcCall:
         return self._receiver is not None and self._receiver.is_full
 
     def resume(self) -> None:
-        """Read on, after the receiver was full."""
-        self._stream.resume()
+        """Read on, after the receiver was full: first the messages that have arrived."""
+        if self._is_passing or self._receiver is None:
+            return
+        try:
+            self._pass_messages(self._receiver)
+        except ServingError as error:
+            self.fail(error)
+            return
+        self._end_messages(self._receiver)
+        if not self.is_done:
+            self._stream.resume()
 
     def receive(self, data: Received) -> None:
         if self.is_done:
@@ -144,8 +157,8 @@ class GrpcCall:
         if not self._buffer:
             self._buffer = bytes(data)  # a view would keep all that arrived with it in memory
         else:
-            if not isinstance(self._buffer, bytearray):
-                self._buffer = bytearray(self._buffer)
+            if self._passed or not isinstance(self._buffer, bytearray):
+                self._buffer, self._passed = bytearray(self._buffer[self._passed :]), 0
             self._buffer += data
         try:
             if len(self._buffer) >= 5:
@@ -159,10 +172,8 @@ class GrpcCall:
         if self.is_done:
             return
         if self._receiver is not None:
-            if self._buffer:
-                self.fail(RequestInvalid("the last message is incomplete"))
-                return
-            self._receiver.end()
+            self._has_ended = True
+            self._end_messages(self._receiver)
             return
         data, self._buffer = self._buffer, b""
         try:
@@ -197,16 +208,33 @@ class GrpcCall:
         self.fail(RequestExpired("Deadline Exceeded"))
 
     def _pass_messages(self, receiver: MessageReceiver) -> None:
-        while len(self._buffer) >= 5:
-            data = self._buffer
-            end = 5 + int.from_bytes(data[1:5], "big")
-            self._check_length(end - 5)
-            if len(data) < end:
-                return
-            self._buffer = data[end:]
-            receiver.receive(self._message(data[0], memoryview(data)[5:end]))
-            if self.is_done:
-                return
+        """Pass on what has arrived, until the receiver is full."""
+        data, at = self._buffer, self._passed
+        self._is_passing = True
+        try:
+            while len(data) - at >= 5 and not receiver.is_full:
+                end = at + 5 + int.from_bytes(data[at + 1 : at + 5], "big")
+                self._check_length(end - at - 5)
+                if len(data) < end:
+                    break
+                receiver.receive(self._message(data[at], memoryview(data)[at + 5 : end]))
+                if self.is_done:
+                    return
+                at = end
+        finally:
+            self._is_passing = False
+            self._passed = at
+            if at == len(data):
+                self._buffer, self._passed = b"", 0
+
+    def _end_messages(self, receiver: MessageReceiver) -> None:
+        """End after the last message; one that is full has not got it yet."""
+        if self.is_done or not self._has_ended or receiver.is_full:
+            return
+        if self._buffer:
+            self.fail(RequestInvalid("the last message is incomplete"))
+        else:
+            receiver.end()
 
     def _check_length(self, length: int) -> None:
         if length > self._max_bytes:

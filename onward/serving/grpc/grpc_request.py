@@ -18,7 +18,7 @@ from onward.serving.requests import (
     SequencePart,
 )
 from onward.serving.shared_memory import SharedMemoryRegions
-from onward.serving.tensor_data import check_shape, dtype_of, from_raw
+from onward.serving.tensor_data import check_shape, dtype_of, from_raw, narrow_floats
 
 # The field of InferTensorContents that holds the elements of a datatype.
 CONTENTS_FIELDS = {
@@ -112,8 +112,9 @@ def _from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: M
         limits = np.iinfo(dtype)
         if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
             raise RequestInvalid(f"input '{name}' has an element that is not {datatype}")
-    with np.errstate(over="ignore"):
-        return wide.astype(dtype, copy=False).reshape(shape)
+    if dtype.itemsize == 2 and wide.dtype == np.float32:
+        return narrow_floats(name, datatype, wide).reshape(shape)
+    return wide.astype(dtype, copy=False).reshape(shape)
 
 
 def _wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -158,6 +159,11 @@ def _parse_output(message: Message, shared_memory: SharedMemoryRegions) -> Reque
 def _set_parameters(request: InferRequest, parameters: dict[str, Any]) -> None:
     """Take the parameters that the server understands; the others stay as they are."""
     parameters.pop("triton_enable_empty_final_response", None)  # the last answer is never empty
+    if any(name.startswith("triton_") for name in parameters):
+        raise RequestInvalid(
+            "parameter keys starting with 'triton_' are reserved for Triton usage and should not "
+            "be specified."
+        )
     request.priority = _integer(parameters, "priority")
     timeout = _integer(parameters, "timeout")  # microseconds; 0: the model's own
     request.timeout = timeout / 1e6 if timeout else None

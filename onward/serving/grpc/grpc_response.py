@@ -22,13 +22,13 @@ _Response = message_class("inference.ModelInferResponse")
 _StreamResponse = message_class("inference.ModelStreamInferResponse")
 
 
-def _tag(message: type, field: str) -> bytes:
+def field_tag(message: type, field: str) -> bytes:
     """The first byte of a field whose value is bytes or a message."""
     return bytes([message.DESCRIPTOR.fields_by_name[field].number << 3 | 2])  # type: ignore[attr-defined]
 
 
-_RAW_TAG = _tag(_Response, "raw_output_contents")
-_INFER_TAG = _tag(_StreamResponse, "infer_response")
+RAW_TAG = field_tag(_Response, "raw_output_contents")
+_INFER_TAG = field_tag(_StreamResponse, "infer_response")
 
 
 def serialize_response(
@@ -64,14 +64,14 @@ def serialize_response(
             data = b""  # an empty entry, so that entries and outputs have the same order
         elif typed:
             _add_contents(tensor, array)
-        parts += (_RAW_TAG, _varint(len(data)), data)
+        parts += (RAW_TAG, encode_length(len(data)), data)
     parts[0] = message.SerializeToString()
     return b"".join(parts)
 
 
 def serialize_stream_response(response: bytes) -> bytes:
     """The message of a stream that holds a serialized response."""
-    return b"".join((_INFER_TAG, _varint(len(response)), response))
+    return b"".join((_INFER_TAG, encode_length(len(response)), response))
 
 
 def serialize_stream_error(request_id: str, error: Exception) -> bytes:
@@ -106,7 +106,7 @@ def _write_region(
     return found | {OFFSET: offset} if offset else found
 
 
-def _varint(number: int) -> bytes:
+def encode_length(number: int) -> bytes:
     """A length in protobuf's form: 7 bits a byte, the lowest first."""
     if number < 128:
         return bytes((number,))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from onward.errors import FileMissing, NotSupported, OptionError, RequestExpired
+from onward.errors import FileMissing, NotSupported, OptionError, RequestExpired, RequestTooLarge
 from onward.serving.core import Core
 from onward.serving.grpc import grpc_reflection
 from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
@@ -21,7 +21,7 @@ from onward.serving.grpc.grpc_control import GrpcControl
 from onward.serving.grpc.grpc_health import Health
 from onward.serving.grpc.grpc_messages import HEALTH, INFERENCE, REFLECTION
 from onward.serving.grpc.grpc_service import AccessCheck, GrpcService
-from onward.serving.grpc.http2_connection import Http2Connection
+from onward.serving.grpc.http2_connection import MAX_HEADER_BYTES, Http2Connection
 from onward.serving.grpc.http2_headers import Header
 from onward.serving.grpc.http2_stream import Stream
 from onward.serving.settings import ServingSettings
@@ -124,6 +124,12 @@ class GrpcServer:
         call = GrpcCall(stream, found, method, self._settings.max_body_bytes)
         if method is _UNKNOWN:
             call.fail(NotSupported(f"there is no method {path.decode('latin-1')}"))
+        elif sum(map(len, found.values())) > MAX_HEADER_BYTES:
+            call.fail(
+                RequestTooLarge(
+                    f"the metadata of the call has more than {MAX_HEADER_BYTES:,} bytes"
+                )
+            )
         elif not found.get(b"content-type", b"").startswith(b"application/grpc"):
             call.fail(NotSupported("the content-type is not application/grpc"))
         return call

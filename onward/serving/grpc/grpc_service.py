@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from google.protobuf import json_format
@@ -26,7 +27,8 @@ from onward.serving.grpc.grpc_request import has_typed_contents, parse_request
 from onward.serving.grpc.grpc_response import serialize_response
 from onward.serving.grpc.grpc_stream import InferStream
 from onward.serving.grpc.http2_stream import Received
-from onward.serving.requests import Cancel, InferResponse
+from onward.serving.grpc.repeated_calls import RepeatedCalls
+from onward.serving.requests import Cancel, InferRequest, InferResponse
 from onward.serving.shared_memory import SharedMemoryRegions
 
 _InferRequest = message_class("inference.ModelInferRequest")
@@ -52,6 +54,7 @@ class GrpcService:
         self._control = control
         self._shared_memory = shared_memory
         self._access = access
+        self._repeated = RepeatedCalls()
         self._streams: set[InferStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # so that they are not collected
 
@@ -91,7 +94,14 @@ class GrpcService:
 
         try:
             self.admit(call)
-            call.on_cancel = self.submit(call, _InferRequest.FromString(data), done)
+            request = self._repeated.read(data)
+            if request is not None:
+                call.on_cancel = self._queue(call, request, done)
+                return
+            message = _InferRequest.FromString(data)
+            request = parse_request(message, self._shared_memory)
+            self._repeated.remember(data, message, request)
+            call.on_cancel = self._queue(call, request, done, has_typed_contents(message))
         except Exception as error:
             call.fail(error)
 
@@ -104,17 +114,35 @@ class GrpcService:
     ) -> Cancel:
         """Queue a request; `done` gets the serialized response, with further parameters."""
         request = parse_request(message, self._shared_memory)
-        request.traceparent = call.headers.get(b"traceparent", b"").decode("latin-1")
-        typed = has_typed_contents(message)
+        return self._queue(call, request, done, has_typed_contents(message), parameters)
+
+    def _queue(
+        self,
+        call: GrpcCall,
+        request: InferRequest,
+        done: Callable[[bytes | Exception], None],
+        typed: bool = False,
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Cancel:
+        traceparent = call.headers.get(b"traceparent")
+        if traceparent is not None:
+            request.traceparent = traceparent.decode("latin-1")
+        is_plain = not (typed or parameters or request.id) and not any(
+            each.classes or each.parameters for each in request.outputs
+        )
 
         def serialize(result: InferResponse | Exception) -> None:
             if isinstance(result, Exception):
                 done(result)
                 return
+            data = None
             try:
-                data = serialize_response(
-                    request, result, self._core, self._shared_memory, parameters, typed
-                )
+                if is_plain and not (result.id or result.parameters):
+                    data = self._repeated.write(result)
+                if data is None:
+                    data = serialize_response(
+                        request, result, self._core, self._shared_memory, parameters, typed
+                    )
             except Exception as error:
                 done(error)
                 return

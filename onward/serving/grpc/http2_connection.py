@@ -19,7 +19,8 @@ from onward.serving.grpc.http2_stream import OpenStream, Stream
 Clock = Callable[[], float]
 
 MAX_STREAMS = 1024
-MAX_HEADER_BYTES = 16_384
+MAX_HEADER_BYTES = 16_384  # of one call, which is refused above
+MOST_HEADER_BYTES = 65_536  # that are read, so that the other calls of a connection go on
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
 MAX_RESETS = 1000  # cancelled streams that no finished ones make up for: an attack
@@ -48,7 +49,7 @@ class Http2Connection(asyncio.Protocol):
     ) -> None:
         self._open_stream, self._clock = open_stream, clock
         self._on_open, self._on_close = on_open, on_close
-        self._decoder = HeaderDecoder(MAX_HEADER_BYTES)
+        self._decoder = HeaderDecoder(MOST_HEADER_BYTES)
         self._sender = FrameSender()
         self._buffer = b""
         self._is_reading = False  # within data_received: frames are written at its end
@@ -204,8 +205,8 @@ class Http2Connection(asyncio.Protocol):
             if opened != id:
                 raise Http2Error(h2.PROTOCOL_ERROR, "CONTINUATION is of another stream")
             block = before + payload
-        if len(block) > MAX_HEADER_BYTES:
-            raise Http2Error(h2.ENHANCE_YOUR_CALM, f"headers over {MAX_HEADER_BYTES:,} bytes")
+        if len(block) > MOST_HEADER_BYTES:
+            raise Http2Error(h2.ENHANCE_YOUR_CALM, f"headers over {MOST_HEADER_BYTES:,} bytes")
         if not flags & h2.END_HEADERS:
             self._block = (id, first, block)
             return

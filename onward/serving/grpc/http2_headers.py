@@ -35,7 +35,7 @@ STATIC_TABLE: list[Header] = [
 ]
 STATIC_TABLE[15] = (b"accept-encoding", b"gzip, deflate")
 _TABLE_BYTES = 4096  # of the dynamic table, unless settings say otherwise: ours never do
-_MAX_CACHED = 64
+_MAX_CACHED, _LONGEST_CACHED = 64, 4096  # blocks of a connection, and bytes of one
 
 
 class HeaderDecoder:
@@ -55,7 +55,7 @@ class HeaderDecoder:
         if found is not None:
             return found
         found, is_cacheable = self._decode(block)
-        if is_cacheable and len(self._cache) < _MAX_CACHED:
+        if is_cacheable and len(block) <= _LONGEST_CACHED and len(self._cache) < _MAX_CACHED:
             self._cache[block] = found
         return found
 

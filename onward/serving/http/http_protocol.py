@@ -103,7 +103,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(error.__context__ or error)
             return
         except httptools.HttpParserError as error:
-            self._refuse(HttpError(400, f"this is not a valid HTTP request: {error}"))
+            self._refuse(HttpError(400, _why_invalid(data, error)))
             return
         if self._reads_head:
             self._head_size += len(data)
@@ -126,7 +126,7 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(self._headers) == limits.MAX_HEADERS:  # at once: more of them cost time
             raise HttpError(431, f"the request has more than {limits.MAX_HEADERS} headers")
-        self._headers.append((name.lower(), value))
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self._reads_head = False
@@ -383,6 +383,15 @@ class HttpConnection(asyncio.Protocol):
         if not self._bytes_after_upgrade:
             self._complete()
         return data[size:]
+
+
+def _why_invalid(data: bytes, error: httptools.HttpParserError) -> str:
+    """What a client sent that is not HTTP/1.1."""
+    if data.startswith(b"PRI * HTTP/2"):
+        return "this port speaks HTTP/1.1, not HTTP/2: gRPC is on a port of its own"
+    if data.startswith(b"\x16\x03"):
+        return "this port speaks HTTP without TLS: use http://"
+    return f"this is not a valid HTTP request: {error}"
 
 
 def _headers_too_large() -> HttpError:

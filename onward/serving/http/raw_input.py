@@ -45,5 +45,10 @@ def _shape_of(spec: TensorSpec, size: int) -> tuple[int, ...]:
         )
     if -1 in shape:
         row = -math.prod(shape) * DATATYPES[spec.datatype].itemsize
+        if row and size % row:
+            raise RequestInvalid(
+                f"the raw input '{spec.name}' has {size:,} bytes, which is no multiple of {row:,}: "
+                f"{spec.datatype} {list(spec.shape)}"
+            )
         shape[shape.index(-1)] = size // row if row else 0
     return tuple(shape)

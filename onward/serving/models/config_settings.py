@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
+from onward.configs.check_settings import make_settings
 from onward.errors import OptionError
 from onward.providers.choose import available
 from onward.serving.core import Json
@@ -76,12 +75,7 @@ def model_settings(*parts: Mapping[str, Any]) -> ModelSettings:
     merged: dict[str, Any] = {}
     for part in parts:
         merged |= part
-    try:
-        return ModelSettings.model_validate(merged)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise OptionError(f"setting {place}: {first['msg']}, not {first['input']!r}") from None
+    return make_settings(ModelSettings, merged)
 
 
 def _read_dynamic_batching(batching: Json | None, reading: _Reading) -> None:

@@ -101,14 +101,28 @@ class FunctionInstance:
         types = {spec.name: spec.datatype for spec in self.outputs}
         if isinstance(result, Mapping):
             named = {str(name): self._array(value) for name, value in result.items()}
-            return {name: _cast(array, types.get(name, "")) for name, array in named.items()}
-        values = list(result) if isinstance(result, tuple) else [result]
-        names = [spec.name for spec in self.outputs] or _default_names(len(values))
-        if len(names) != len(values):
-            text = f"function {self.name!r} returned {len(values)} outputs, expected {len(names)}"
-            raise NodeFailed(text, self.name)
-        arrays = map(self._array, values)
-        return {n: _cast(array, types.get(n, "")) for n, array in zip(names, arrays)}
+        else:
+            values = list(result) if isinstance(result, tuple) else [result]
+            names = [spec.name for spec in self.outputs] or _default_names(len(values))
+            if len(names) != len(values):
+                text = f"function {self.name!r} returned {len(values)} outputs"
+                raise NodeFailed(f"{text}, expected {len(names)}", self.name)
+            named = dict(zip(names, map(self._array, values)))
+        return {name: self._cast(name, each, types.get(name, "")) for name, each in named.items()}
+
+    def _cast(self, output: str, array: Array, datatype: str) -> Array:
+        """Python floats are float64: as the declared type, if there is one."""
+        if not datatype or datatype == "BYTES" or array.dtype == DATATYPES[datatype]:
+            return array
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = array.astype(DATATYPES[datatype])
+        if found.dtype.kind in "iu" and array.dtype.kind in "iuf":
+            exact = np.trunc(array) if array.dtype.kind == "f" else array
+            wrong = array[exact != found]  # numpy wraps them
+            if wrong.size:
+                text = f"function {self.name!r} returned {wrong[0]} for output {output!r}"
+                raise NodeFailed(f"{text}: out of the range of {datatype}", self.name)
+        return found
 
     def _array(self, value: Any) -> Array:
         """A value that the function returned, as a tensor of the protocol.
@@ -116,7 +130,11 @@ class FunctionInstance:
         A copy: the function may return a buffer of its own, and fill it again before the answer
         is sent.
         """
-        array = np.array(value)
+        try:
+            array = np.array(value)
+        except ValueError as error:  # lists of different lengths
+            text = f"function {self.name!r} returned what is no array: {error}"
+            raise NodeFailed(text, self.name) from None
         if array.dtype.kind in "US":
             return array.astype(object)
         if array.dtype.kind == "O":
@@ -155,10 +173,3 @@ def _scalar(array: Array) -> Any:
 def _writable(array: Array) -> Array:
     """An array that a function may change in place: those of requests may be read-only."""
     return array if array.flags.writeable else array.copy()
-
-
-def _cast(array: Array, datatype: str) -> Array:
-    """Python floats are float64: as the declared type, if there is one."""
-    if not datatype or datatype == "BYTES" or array.dtype == DATATYPES[datatype]:
-        return array
-    return array.astype(DATATYPES[datatype])

@@ -44,7 +44,7 @@ class Model:
 
     name: str
     versions: dict[int, ModelVersion] = field(default_factory=dict)
-    problem: str = ""  # why it has no versions
+    problem: str = ""  # why it has no versions, or keeps those that it had
     override: Json | None = None  # a configuration that replaces config.pbtxt
     uploads: TemporaryDirectory[str] | None = None  # files that replace those of the folder
     path: Path | None = None  # a file that was added under this name
@@ -108,6 +108,8 @@ class ModelTable:
             model = self.models[name]
             for number in sorted(model.versions):
                 state, reason = self.state(model.versions[number])
+                if state == READY and not reason:
+                    reason = model.problem
                 row: Json = {"name": name, "version": str(number), "state": state}
                 rows.append(row | ({"reason": reason} if reason else {}))
             if not model.versions:

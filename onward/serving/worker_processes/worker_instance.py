@@ -10,6 +10,7 @@ its runs raise ModelUnavailable until it is loaded again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -37,6 +38,7 @@ from onward.workers import messages
 from onward.workers.option_messages import pack_options
 from onward.workers.worker import Worker
 
+_LOG = logging.getLogger("onward.serving")
 _OPEN_TIMEOUT = 600.0  # seconds; large models load slowly
 _LEAST_RUN_TIMEOUT = 30.0  # seconds; a process that takes longer than its limit is replaced
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, StopIteration)
@@ -233,6 +235,7 @@ class WorkerInstance:
             raise
         except OnwardError as error:
             raise ModelUnavailable(f"{self._label} cannot be started again: {error}") from error
+        _LOG.info("%s was started again", self._label)
 
     def _states_now(self) -> Any:
         with contextlib.suppress(OSError):
@@ -266,7 +269,10 @@ class WorkerInstance:
         if self._is_closed:
             return
         self._quarantine.on_death(self._clock(), str(death))
-        if self._quarantine.reason is None:
+        _LOG.warning("%s", " ".join(str(death).split()))
+        if self._quarantine.reason is not None:
+            _LOG.error("%s", " ".join(self._quarantine.reason.split()))
+        else:
             threading.Thread(target=self._restart_ahead, name="onward-respawn", daemon=True).start()
 
     def _restart_ahead(self) -> None:

@@ -200,6 +200,37 @@ def test_free_axes_of_one_name_have_one_size() -> None:
     assert set(np.unique(feeds["c"])) <= {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "/onnxruntime_src/core/reshape_helper.h:91 onnxruntime::ReshapeHelper::ReshapeHelper("
+            "const onnxruntime::TensorShape&, onnxruntime::TensorShapeVector&, bool) "
+            "size == wanted was false. Input shape:{2,2}, requested shape:{3,3}\n",
+            "size == wanted was false. Input shape:{2,2}, requested shape:{3,3}",
+        ),
+        (
+            "/src/x.h:563 void onnxruntime::BroadcastIterator::Init(ptrdiff_t, ptrdiff_t) "
+            "axis == 1 (or largest) was false.",
+            "axis == 1 (or largest) was false.",
+        ),
+        (
+            "/src/y.cc:7 virtual onnxruntime::common::Status onnxruntime::Op<T>::Compute("
+            "onnxruntime::OpKernelContext*) const [with T = float] a was false.",
+            "a was false.",
+        ),
+        ("invalid expand shape", "invalid expand shape"),
+    ],
+)
+def test_one_line_leaves_out_the_place_in_the_engine(text: str, expected: str) -> None:
+    given = (
+        "onnxruntime failed: [ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while "
+        f"running Reshape node. Name:'/head/Reshape_1' Status Message: {text}"
+    )
+    found = one_line(RuntimeError(given))
+    assert found == f"onnxruntime failed: Reshape node '/head/Reshape_1': {expected}"
+
+
 def test_one_line_cuts_long_messages() -> None:
     assert one_line(ValueError("a\nb")) == "a b"
     assert one_line(ValueError()) == "ValueError"

@@ -49,6 +49,16 @@ def test_latency_follows_a_model_that_becomes_slower() -> None:
     assert line.fixed == pytest.approx(0.1, rel=0.1)
 
 
+def test_one_request_of_an_unusual_shape_delays_no_others() -> None:
+    line = LatencyLine()
+    for rows in (1, 1, 2, 1) * 6:
+        line.observe(rows, 1e-4)
+    line.observe(1, 0.05)
+    for rows in (16, 8, 4):
+        line.observe(rows, 2e-4)
+        assert line.fixed < 2e-4
+
+
 def test_a_request_without_history_starts_at_once() -> None:
     delay = LearnedDelay()
     delay.observe_arrival(1.0)

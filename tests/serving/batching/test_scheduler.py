@@ -70,6 +70,16 @@ def test_a_batch_waits_until_its_delay_is_over() -> None:
     assert names(scheduler.next_batch(1.5)) == "ab"
 
 
+def test_a_batch_waits_at_most_half_of_the_time_that_its_requests_have() -> None:
+    scheduler = make(delay=0.5)
+    scheduler.add(Job("a", arrival=1.0))
+    scheduler.add(Job("b", arrival=1.1, deadline=1.3))
+    assert scheduler.next_batch(1.1) == 1.15
+    assert names(scheduler.next_batch(1.15)) == "ab"
+    scheduler.add(Job("c", arrival=2.0, deadline=9.0))
+    assert scheduler.next_batch(2.0) == 2.5
+
+
 def test_a_full_batch_does_not_wait() -> None:
     scheduler = make(max_rows=2, delay=0.5)
     for name in "abc":

@@ -135,6 +135,30 @@ def test_lists_get_the_models_types() -> None:
         protocol.to_arrays({"x": ["a"]}, {"x": "INT64"})
 
 
+@pytest.mark.parametrize(
+    ("datatype", "value", "text"),
+    [
+        ("INT64", [1.5], r"takes INT64, which \[1.5\] is not"),
+        ("INT64", [float("nan")], r"takes INT64, which \[nan\] is not"),
+        ("INT8", [300], r"takes INT8, which \[300\] is not"),
+        ("FP16", [70000], "70000.0 is out of the range of FP16"),
+        ("FP32", 1e39, r"1e\+39 is out of the range of FP32"),
+        ("FP32", [None], r"takes FP32, which \[None\] is not"),
+        ("FP32", ["1.5"], "takes FP32, which"),
+    ],
+)
+def test_lists_that_the_models_type_would_change_are_refused(
+    datatype: str, value: Any, text: str
+) -> None:
+    with pytest.raises(errors.RequestInvalid, match=f"input 'x'.*{text}"):
+        protocol.to_arrays({"x": value}, {"x": datatype})
+
+
+def test_lists_of_floats_that_are_integers_and_of_mixed_texts_are_taken() -> None:
+    assert protocol.to_arrays({"x": [2.0]}, {"x": "INT64"})["x"].tolist() == [2]
+    assert protocol.to_arrays({"x": ["ä", b"\xff"]}, {"x": "BYTES"})["x"].tolist() == ["ä", b"\xff"]
+
+
 def test_routes() -> None:
     def path(call: protocol.ClientCall[Any]) -> str:
         request = call.make(None)

@@ -136,6 +136,54 @@ def test_several_messages() -> None:
     assert len(stream.written) == 3
 
 
+class LimitedMessages(Messages):
+    """Takes two messages, until some are taken away."""
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        return len(self.found) >= 2
+
+
+def test_messages_wait_while_the_receiver_is_full() -> None:
+    opened: list[LimitedMessages] = []
+
+    def open_messages(call: GrpcCall) -> LimitedMessages:
+        opened.append(LimitedMessages(call))
+        return opened[0]
+
+    call, stream = call_of(GrpcMethod(open=open_messages))
+    receiver = opened[0]
+    texts = [b"%d" % i for i in range(7)]
+    data = b"".join(map(prefixed, texts))
+    call.receive(data[:23])  # it ends within a message
+    call.receive(data[23:])
+    call.end()
+    found: list[bytes] = []
+    while receiver.found:
+        assert len(receiver.found) <= 2
+        found += [bytes(each) for each in receiver.found]
+        receiver.found.clear()
+        call.resume()
+    assert found == texts
+    assert receiver.has_ended and stream.resumed
+
+
+def test_a_message_that_is_cut_off_ends_a_call_that_was_full() -> None:
+    opened: list[LimitedMessages] = []
+
+    def open_messages(call: GrpcCall) -> LimitedMessages:
+        opened.append(LimitedMessages(call))
+        return opened[0]
+
+    call, stream = call_of(GrpcMethod(open=open_messages))
+    call.receive(b"".join(map(prefixed, [b"a", b"b", b"c"]))[:-1])
+    call.end()
+    assert len(opened[0].found) == 2 and not stream.written
+    opened[0].found.clear()
+    call.resume()
+    assert "incomplete" in stream.status()[1]
+
+
 def test_a_message_that_is_cut_off_ends_the_call() -> None:
     call, stream = call_of(GrpcMethod(open=Messages))
     call.receive(prefixed(b"abc")[:6])

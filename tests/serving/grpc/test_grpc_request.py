@@ -74,8 +74,8 @@ def test_typed_bytes() -> None:
     assert found.dtype == object
 
 
-def test_a_half_that_overflows_is_infinite() -> None:
-    assert np.isinf(parse(typed("FP16", [1], fp32_contents=[1e9])).inputs["x"]).all()
+def test_halves_keep_infinity() -> None:
+    assert np.isinf(parse(typed("FP16", [1], fp32_contents=[np.inf])).inputs["x"]).all()
     assert parse(typed("BF16", [1], fp32_contents=[3.0])).inputs["x"].dtype == ml_dtypes.bfloat16
 
 
@@ -83,6 +83,8 @@ def test_a_half_that_overflows_is_infinite() -> None:
     ("message", "text"),
     [
         (typed("INT8", [1], int_contents=[128]), "an element that is not INT8"),
+        (typed("FP16", [1], fp32_contents=[1e9]), r"1e\+09 is out of the range of FP16"),
+        (typed("BF16", [1], fp32_contents=[-3.4e38]), r"e\+38 is out of the range of BF16"),
         (typed("UINT8", [1], uint_contents=[256]), "an element that is not UINT8"),
         (typed("FP32", [1], int_contents=[1]), "belong in fp32_contents, not in int_contents"),
         (typed("FP32", [2], fp32_contents=[1.0]), "got 1 elements, expected 2"),
@@ -241,3 +243,12 @@ def test_an_output_outside_of_its_region_is_refused_before_it_runs(
     in_region(output.parameters, "r", 9, 8)
     with pytest.raises(RequestInvalid, match="Invalid offset"):
         parse(message, regions)
+
+
+def test_parameters_with_tritons_prefix_are_reserved() -> None:
+    message = InferRequestMessage(model_name="m")
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    assert parse(message).parameters == {}
+    message.parameters["triton_note"].string_param = "a"
+    with pytest.raises(RequestInvalid, match="starting with 'triton_' are reserved"):
+        parse(message)

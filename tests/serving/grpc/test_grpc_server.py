@@ -178,6 +178,24 @@ def test_the_number_of_connections_is_limited() -> None:
     run(main())
 
 
+def test_a_call_with_too_much_metadata_does_not_end_the_others() -> None:
+    async def main() -> None:
+        core = NumpyCore()
+        async with serving(core) as client:
+            await client.call("ServerLive")  # the connection that all calls share
+            for size in (20_000, 40_000):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await client.channel.unary_unary(f"/{INFERENCE}/ServerLive")(
+                        b"", metadata=[("x-note", "a" * size)]
+                    )
+                assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert "metadata of the call has more than 16,384" in caught.value.details()
+            assert len(client.server._connections) == 1  # type: ignore[attr-defined]
+            assert (await client.call("ServerLive")).live
+
+    run(main())
+
+
 def test_a_request_that_is_not_a_method_call_is_refused() -> None:
     async def main() -> None:
         async with serving(NumpyCore()) as client:

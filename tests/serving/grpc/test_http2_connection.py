@@ -385,7 +385,7 @@ def test_stopping_waits_for_streams_that_are_on_their_way() -> None:
         ([(h2.HEADERS, 12, 1, b"\x09a")], h2.PROTOCOL_ERROR),
         ([(h2.HEADERS, 4, 1, HEADERS)] * 2, h2.PROTOCOL_ERROR),
         ([(h2.HEADERS, 5, 1, HEADERS), (h2.DATA, 0, 1, b"x")], h2.STREAM_CLOSED),
-        ([(h2.HEADERS, 0, 1, bytes(9000)), (9, 0, 1, bytes(9000))], h2.ENHANCE_YOUR_CALM),
+        ([(h2.HEADERS, 0, 1, bytes(9000)), *[(9, 0, 1, bytes(16000))] * 4], h2.ENHANCE_YOUR_CALM),
         ([(h2.PING, 0, 0, b"short")], h2.PROTOCOL_ERROR),
         ([(h2.SETTINGS, 0, 0, b"12345")], h2.FRAME_SIZE_ERROR),
         ([(h2.SETTINGS, 0, 1, b"")], h2.PROTOCOL_ERROR),

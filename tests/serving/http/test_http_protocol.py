@@ -74,6 +74,28 @@ def is_alive(server: Running) -> bool:
     return outputs(exchange(server, post())[2]) == DOUBLED
 
 
+def test_spaces_around_the_value_of_a_header_are_left_out(server: Running) -> None:
+    headers = (
+        f"Inference-Header-Content-Length: \t{len(BODY)} \t\r\nContent-Encoding: identity \r\n"
+    )
+    status, _, body, _ = exchange(server, post(headers=headers))
+    assert (status, outputs(body)) == (200, DOUBLED)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "speaks HTTP/1.1, not HTTP/2"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "speaks HTTP without TLS"),
+        (b"hello\r\n\r\n", "not a valid HTTP request"),
+    ],
+)
+def test_other_protocols_are_named(server: Running, data: bytes, text: str) -> None:
+    status, _, body, is_closed = exchange(server, data)
+    assert (status, is_closed) == (400, True)
+    assert text in error(body)
+
+
 def test_requests_of_one_connection_are_answered_in_order(server: Running) -> None:
     with server.socket() as stream:
         for _ in range(3):

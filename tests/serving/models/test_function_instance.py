@@ -189,6 +189,15 @@ def test_a_dictionary_has_the_declared_types() -> None:
     assert instance.run({"x": np.ones(2, np.float32)})["y"].dtype == np.float32
 
 
+@pytest.mark.parametrize("value", [[300], [-1.0], [np.nan], [1e30]])
+def test_an_output_out_of_the_range_of_its_integer_type_is_an_error(value: list[float]) -> None:
+    outputs = [TensorSpec("y", "UINT8", (-1,))]
+    assert FunctionInstance(lambda x: [2.9], outputs=outputs).run({"x": X})["y"].tolist() == [2]
+    instance = FunctionInstance(lambda x: value, outputs=outputs)
+    with pytest.raises(NodeFailed, match="for output 'y': out of the range of UINT8"):
+        instance.run({"x": X})
+
+
 def test_errors_of_a_function_name_it() -> None:
     instance = FunctionInstance(fails)
     with pytest.raises(NodeFailed, match="function 'fails' failed: KeyError: 'broken'"):
@@ -207,6 +216,14 @@ def test_errors_of_a_function_name_it() -> None:
 def test_what_is_no_tensor_is_refused(result: Any, kind: str) -> None:
     with pytest.raises(OptionError, match=f"returned {kind}: neither numbers, booleans nor text"):
         FunctionInstance(lambda x: result)
+
+
+def test_lists_of_different_lengths_are_refused_with_the_functions_name() -> None:
+    def ragged(x: NDArray[np.float32]) -> list[list[int]]:
+        return [[1, 2], [3]]
+
+    with pytest.raises(OptionError, match="function 'ragged' returned what is no array"):
+        FunctionInstance(ragged)
 
 
 def test_errors_of_serving_pass_through() -> None:

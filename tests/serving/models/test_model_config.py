@@ -211,8 +211,10 @@ def test_versions_that_are_no_numbers_are_refused(policy: dict[str, Any]) -> Non
 
 def test_later_settings_win_and_are_checked() -> None:
     assert model_settings({"threads": 1}, {"threads": 2}).threads == 2
-    with pytest.raises(OptionError, match=r"setting threads: Input should be .*, not -1"):
+    with pytest.raises(OptionError, match="threads cannot be -1: it must be greater"):
         model_settings({"threads": -1})
+    with pytest.raises(OptionError, match=r"instances cannot be -1: it must be .* 1, or 'auto'"):
+        model_settings({"instances": -1})
 
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

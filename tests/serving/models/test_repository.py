@@ -173,6 +173,21 @@ async def test_a_corrupt_version_keeps_the_old_one(tmp_path: Path) -> None:
 
 
 @in_loop
+async def test_the_index_says_why_a_broken_configuration_is_not_followed(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/1/model.onnx")
+    config = tmp_path / "a/config.pbtxt"
+    async with repository(tmp_path) as (found, _):
+        config.write_text("max_batch_size: oops")
+        await found.reload("a")
+        state, reason = states(found)["a", "1"]
+        assert state == "READY" and "max_batch_size is 'oops'" in reason
+        assert factor(await infer(found, "a")) == 2
+        config.write_text("max_batch_size: 4")
+        await found.reload("a")
+        assert states(found)["a", "1"] == ("READY", "")
+
+
+@in_loop
 async def test_one_broken_model_does_not_stop_the_others(tmp_path: Path) -> None:
     write_model(tmp_path / "good/1/model.onnx")
     write_model(tmp_path / "bad/1/model.onnx", b"?")

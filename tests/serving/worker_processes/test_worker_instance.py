@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -83,8 +84,9 @@ def test_a_worker_answers_as_a_session(instance: WorkerInstance) -> None:
 
 
 def test_a_dead_worker_is_replaced(
-    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch
+    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "onward.serving")
     old = instance.pid
     die_in_next_run(instance, monkeypatch)
     with pytest.raises(WorkerDied, match="model 'digits' version 1 died of SIGKILL"):
@@ -95,10 +97,13 @@ def test_a_dead_worker_is_replaced(
     os.kill(killed.pid, signal.SIGKILL)  # between two runs: no request is lost
     killed._process.wait()
     check(instance)
+    messages = [record.getMessage() for record in caplog.records]
+    assert "model 'digits' version 1 died of SIGKILL" in messages[0]
+    assert sum("was started again" in each for each in messages) == 2
 
 
 def test_a_model_that_keeps_dying_is_quarantined(
-    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch
+    instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         check(instance)
@@ -107,6 +112,7 @@ def test_a_model_that_keeps_dying_is_quarantined(
             instance.run(feeds())
     with pytest.raises(ModelUnavailable, match=r"'digits' is quarantined.*SIGKILL[^\n]*\nfix it"):
         instance.run(feeds())
+    assert [each.levelname for each in caplog.records if "quarantined" in each.message] == ["ERROR"]
 
 
 def test_a_changed_file_is_not_opened_as_the_old_model(
