@@ -24,6 +24,7 @@ from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
 from onward.runner.open_session import open_session
+from onward.runner.plan.data_digests import with_digests
 from onward.runner.plan.make_plan import make_plan
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
@@ -113,7 +114,7 @@ def _train(
     folder = run_on_first(team, lambda: _find_folder(config, resume, team))
     is_new = folder is None
     resolved = run_on_first(team, lambda: _resolve(config, folder, sources))
-    plan = run_on_all(team, lambda: make_plan(resolved, *sources))
+    plan = run_on_all(team, lambda: with_digests(make_plan(resolved, *sources)))
     plan = share_plan(plan, team)
     everyone = run_on_all(team, lambda: choose_callbacks(resolved, plan, callbacks, team))
     if folder is None:

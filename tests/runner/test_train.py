@@ -234,6 +234,30 @@ def test_data_that_has_changed_is_refused(table: Path) -> None:
         train(epochs=2, name="mine", resume=True)
 
 
+def test_data_of_the_same_length_with_other_values_is_refused(table: Path) -> None:
+    train(epochs=1, name="mine")
+    lines = Path("rows.csv").read_text().splitlines()
+    Path("rows.csv").write_text("\n".join([*lines[:-1], lines[-1].replace(",", ",1", 1)]))
+    with pytest.raises(CheckpointMismatch, match="saved: column 'b' has other values"):
+        train(epochs=2, name="mine", resume=True)
+    Path("rows.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    with pytest.raises(CheckpointMismatch, match="columns 'a', 'b', 'c', 'd', 'kind' have other"):
+        train(epochs=2, name="mine", resume=True)
+    Path("rows.csv").write_text("\r\n".join(lines))  # the same rows
+    assert train(epochs=2, name="mine", resume=True).steps == 18
+
+
+def test_a_run_that_stopped_early_goes_on_only_if_it_is_asked_to(table: Path) -> None:
+    still = {"learning_rate": 1e-9, "validation_split": 0.3, "name": "early", "epochs": 8}
+    assert train(patience=2, **still).steps == 3 * 7
+    for _ in range(2):
+        run = train(patience=2, resume=True, **still)
+        assert run.steps == 3 * 7 and "give more --patience or --epochs" in run.stopped
+    assert train(patience=3, resume=True, **still).steps == 4 * 7
+    assert train(patience=3, resume=True, **{**still, "epochs": 9}).steps == 7 * 7
+    assert train(resume=True, **{**still, "epochs": 9}).steps == 9 * 7
+
+
 def test_a_resumed_run_takes_a_lower_learning_rate(table: Path) -> None:
     still = {"schedule": "constant", "log_every": 1, "name": "mine"}
     train(epochs=1, **still)

@@ -80,6 +80,10 @@ class ImageFolder:
             batch["label"] = self._labels[rows]
         return batch
 
+    def file_sizes(self) -> list[int]:
+        """The bytes of each image's file."""
+        return [path.stat().st_size for path in self._paths]
+
     def _read(self, path: Path) -> Array:
         try:
             data = path.read_bytes()
