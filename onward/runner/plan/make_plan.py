@@ -48,6 +48,7 @@ from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choo
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
 from onward.runner.plan.row_split import RowSplit, split_rows
 from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
+from onward.runner.plan.score_ending import TWO_SCORES
 from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
@@ -134,7 +135,7 @@ def make_plan(
     preprocessing = Preprocessing(
         sources,
         source,
-        trained.scores.output.name,
+        None if trained.scores.ending == TWO_SCORES else trained.scores.output.name,
         classes,
         columns.vocabulary,
         bool(trained.scores.ending),

@@ -18,6 +18,7 @@ from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.modified_huber import ModifiedHuber
 from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -130,7 +131,7 @@ def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -
     settings: dict[str, Any] = {}
     if chosen.name == "cross_entropy":
         settings = {"task": "multiclass", "axis": chosen.axis}
-        if isinstance(chosen.loss, (LogLikelihood, OneVersusRest)):
+        if isinstance(chosen.loss, (LogLikelihood, ModifiedHuber, OneVersusRest)):
             settings["probabilities"] = True
     if chosen.name == "bce_with_logits":
         several = len(port.shape) == 2 and port.shape[1] != 1
