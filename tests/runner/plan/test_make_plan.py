@@ -515,3 +515,10 @@ def test_columns_that_cannot_be_read_are_left_out(tmp_path: Path, suffix: str) -
     for settings in ({"target": "meta"}, {"target": "kind", "inputs": {"x": ["a", "meta"]}}):
         with pytest.raises(DataError, match=r"column 'meta' (has|is of Arrow's type struct)"):
             plan_of(mlp(), paths, **settings)
+
+
+def test_an_infinite_number_is_refused() -> None:
+    data = table()
+    data["b"][7] = np.inf
+    with pytest.raises(DataError, match="row 7, column 'b' has inf, which is no number"):
+        plan_of(mlp(), data, target="kind", validation_split=0)
