@@ -20,6 +20,7 @@ from onward.runner.data.dataset import (
     stack_rows,
 )
 from onward.runner.data.line_index import unreadable
+from onward.sessions.picture_modes import convert_picture
 
 IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -112,7 +113,7 @@ def decode_image(
 ) -> Array:
     """An image file's bytes as pixels: uint8 (channels, height, width)."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise PackageMissing(
             f"{source} is an image, and Pillow, which reads images, is not installed\n"
@@ -120,7 +121,7 @@ def decode_image(
         ) from None
     try:
         with Image.open(io.BytesIO(data)) as file:
-            picture = ImageOps.exif_transpose(file).convert(_MODES[channels])
+            picture = convert_picture(file, _MODES[channels])
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         why = str(error).replace("\n", " ")
         if isinstance(error, UnidentifiedImageError):  # it names a buffer, not what is wrong

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from onward.runner.data.column_digests import digest_columns
 from onward.runner.data.image_folder import ImageFolder
 from onward.runner.data.in_memory import ArrayDataset
 
 Array = np.ndarray[Any, Any]
+Image = pytest.importorskip("PIL.Image", reason="PIL is not installed")
 
 
 def digest(values: Any) -> str:
