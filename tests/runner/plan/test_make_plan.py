@@ -522,3 +522,12 @@ def test_an_infinite_number_is_refused() -> None:
     data["b"][7] = np.inf
     with pytest.raises(DataError, match="row 7, column 'b' has inf, which is no number"):
         plan_of(mlp(), data, target="kind", validation_split=0)
+
+
+def test_two_arrays_that_fit_an_input_are_not_guessed_between() -> None:
+    data = table()
+    data |= {"first": np.ones((20, 4)), "second": np.zeros((20, 4))}
+    with pytest.raises(DataError, match=r"which column feeds .* left are 'first' .*, 'second'"):
+        plan_of(mlp(), data, target="kind")
+    plan = plan_of(mlp(), data, target="kind", inputs={"x": ["second"]})
+    assert plan.preprocessing.inputs[0].columns == ("second",)
