@@ -258,6 +258,11 @@ def test_a_run_that_stopped_early_goes_on_only_if_it_is_asked_to(table: Path) ->
     assert train(resume=True, **{**still, "epochs": 9}).steps == 9 * 7
 
 
+def test_patience_needs_rows_that_are_held_out(table: Path) -> None:
+    with pytest.raises(OptionError, match="patience counts evaluations, and no rows are held out"):
+        train(patience=2, validation_split=0)
+
+
 def test_a_resumed_run_takes_a_lower_learning_rate(table: Path) -> None:
     still = {"schedule": "constant", "log_every": 1, "name": "mine"}
     train(epochs=1, **still)

@@ -43,6 +43,11 @@ def choose_callbacks(
     if plan.adapted.stages:
         chosen.append(Unfreezing())
     if config.patience is not None:
+        if plan.validation is None:
+            raise OptionError(
+                "patience counts evaluations, and no rows are held out to evaluate on\n"
+                "hold some out: --validation-split 0.1, give --validation, or leave patience out"
+            )
         chosen.append(EarlyStopping(config.patience))
     if team.rank:
         writers = 1 + config.tensorboard + len(config.track)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onward.errors import OptionError, OptionTypeError
-from onward.message_text import suggest_names
+from onward.errors import MetricError, OptionError, OptionTypeError
+from onward.message_text import first_line, suggest_names
 from onward.runner.config import TrainConfig
+from onward.runner.data.batches import Batches
 from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
@@ -92,6 +93,23 @@ def _check_fits(names: list[str], loss: str) -> None:
             fitting = [each for each in METRICS if each not in OF_NUMBERS]
             hint = suggest_names(name, fitting, "those of classes are")
             raise OptionError(f"metrics: {name!r} compares numbers, but {loss} has classes\n{hint}")
+
+
+def check_metrics(config: TrainConfig, chosen: ChosenLoss, held_out: Batches, target: str) -> None:
+    """Refuse metrics of classes, given for a loss of numbers, that cannot read the targets."""
+    if not config.metrics or chosen.name in (*_OF_CLASSES, "output"):
+        return
+    batch = next(held_out.epoch(0))
+    for name in config.metrics:
+        numbers = np.asarray(batch.feeds[target])
+        try:
+            _make(name, {}, False).update(numbers, numbers)
+        except (MetricError, OptionError) as error:
+            why = first_line(error)
+            hint = suggest_names(name, OF_NUMBERS, "those of numbers are")
+            raise OptionError(
+                f"metrics: {name!r} does not fit targets of {chosen.name}: {why}\n{hint}"
+            ) from error
 
 
 def choose_monitor(

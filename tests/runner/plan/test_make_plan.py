@@ -531,3 +531,11 @@ def test_two_arrays_that_fit_an_input_are_not_guessed_between() -> None:
         plan_of(mlp(), data, target="kind")
     plan = plan_of(mlp(), data, target="kind", inputs={"x": ["second"]})
     assert plan.preprocessing.inputs[0].columns == ("second",)
+
+
+def test_metrics_of_classes_are_refused_for_numbers() -> None:
+    data = {**table(), "price": np.linspace(0, 9, 20)}
+    still = {"target": "price", "ignore_columns": ["kind"]}
+    with pytest.raises(OptionError, match=r"'accuracy' does not fit targets of mse: .*\n.*'mae'"):
+        plan_of(mlp(classes=1), data, metrics=["accuracy"], **still)
+    assert plan_of(mlp(classes=1), data, metrics=["mae", "r2"], **still).monitor == "val_mae"
