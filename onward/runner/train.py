@@ -19,7 +19,7 @@ from onward.runner.automatic import AUTO, AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
 from onward.runner.callbacks.run_record import FAILED, STOPPED, now
-from onward.runner.config import TEAM_SETTINGS, TrainConfig, make_config
+from onward.runner.config import TEAM_SETTINGS, TrainConfig, check_sharding, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
@@ -94,6 +94,8 @@ def train(
     source: Any = model if model is not None else config.model
     if source is None:
         raise OptionError("there is no model to train\ngive one: model='model.onnx'")
+    if parallel in (None, AUTO):
+        check_sharding(config)
     team = ALONE
     if parallel is not None:
         chosen = None if parallel == AUTO else parallel

@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 import onward
-from onward.errors import CheckpointMismatch, DataError, FileExists, NotFinite, OptionError
+from onward.errors import (
+    CheckpointMismatch,
+    DataError,
+    FileExists,
+    NotFinite,
+    OptionError,
+    OptionTypeError,
+)
 from onward.runner.callback import Callback
 
 Array = np.ndarray[Any, Any]
@@ -256,6 +263,19 @@ def test_a_run_that_stopped_early_goes_on_only_if_it_is_asked_to(table: Path) ->
     assert train(patience=3, resume=True, **still).steps == 4 * 7
     assert train(patience=3, resume=True, **{**still, "epochs": 9}).steps == 7 * 7
     assert train(resume=True, **{**still, "epochs": 9}).steps == 9 * 7
+
+
+@pytest.mark.parametrize("given", [print, Callback], ids=["function", "class"])
+def test_callbacks_are_objects_of_callbacks(table: Path, given: Any) -> None:
+    with pytest.raises(OptionTypeError, match=r"callbacks\[1\] is .*, not a Callback"):
+        train(callbacks=[NoteLosses(), given])
+
+
+@pytest.mark.parametrize("given", [{"zero": 1}, {"offload": True}])
+def test_settings_of_shards_need_shards(table: Path, given: dict[str, Any]) -> None:
+    [name] = given
+    with pytest.raises(OptionError, match=f"{name} says what processes share, but shard is 1"):
+        train(**given)
 
 
 def test_patience_needs_rows_that_are_held_out(table: Path) -> None:
