@@ -53,5 +53,6 @@ def _lost(numbers: Array, found: Array) -> Array | None:
 
 
 def _limits(dtype: np.dtype[Any]) -> str:
-    info: Any = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)
+    of_floats: Any = ml_dtypes.finfo  # numpy's has no bfloat16
+    info = np.iinfo(dtype) if dtype.kind in "iu" else of_floats(dtype)
     return f"{info.min} to {info.max}"

@@ -67,9 +67,8 @@ def choose_loss(
 ) -> ChosenLoss:
     """The loss of a config, or the one that fits; `feed` is the target's name in the session."""
     if config.loss == "output":
-        loss = Output(port.output.name)
         return ChosenLoss(
-            loss, "output", port.output.name, "float32", (), None,
+            Output(port.output.name), "output", port.output.name, "float32", (), None,
             ChosenSetting("loss", "output", "as given"),
         )  # fmt: skip
     if config.loss == "auto":
@@ -103,7 +102,7 @@ def choose_loss(
     dtype = "float64" if reads.dtype == "float64" else "float32"
     if name == "cross_entropy":
         return _cross_entropy(config, reads, facts, feed, dtype, choice)
-    loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
+    loss: Loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
     if (
         config.loss == "auto"
         and name == "bce_with_logits"
