@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _MOST_LISTED = 8
@@ -26,16 +27,28 @@ def suggest_names(name: str, known: Iterable[str], otherwise: str = "there are")
 
     >>> suggest_names("wieght", ["weight", "bias"])
     "did you mean 'weight'?"
+    >>> suggest_names("lr", ["lora", "learning_rate"])
+    "did you mean 'learning_rate'?"
     >>> suggest_names("alpha", ["weight", "bias"])
     "there are 'weight', 'bias'"
     """
     names = list(dict.fromkeys(known))
-    alike = difflib.get_close_matches(
-        str(name), names, _MOST_SUGGESTED
-    )  # a user's may not be a text
+    wanted = str(name)  # a user's may not be a text
+    alike = [each for each in names if has_initials(each, wanted)]
+    alike = alike or difflib.get_close_matches(wanted, names, _MOST_SUGGESTED)
     if alike:
         return f"did you mean {' or '.join(map(repr, alike))}?"
     return f"{otherwise} {list_names(names)}"
+
+
+def has_initials(name: str, letters: str) -> bool:
+    """Whether letters are the first ones of a name's words.
+
+    >>> has_initials("learning_rate", "lr"), has_initials("--weight-decay", "--wd")
+    (True, True)
+    """
+    words, wanted = re.split(r"[_-]+", name.lstrip("-")), letters.lstrip("-").lower()
+    return len(wanted) > 1 and "".join(word[:1] for word in words) == wanted
 
 
 def first_line(error: BaseException) -> str:

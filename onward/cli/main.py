@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from onward.cli.help_text import unwrap
-from onward.cli.option_hints import translate_hints
+from onward.cli.option_hints import suggest_option, translate_hints
 from onward.distributed.launchers.failures import FENCED
 from onward.errors import OnwardError, RunFenced
 from onward.lazy import defer_imports
@@ -173,6 +173,7 @@ def main() -> None:
 def _print_error(error: Exception) -> int:
     """Print an error in one line and return the exit code."""
     if hasattr(error, "format_message"):  # typer's own: an option or a verb that does not exist
+        suggest_option(error)
         if message := error.format_message():  # none where the help was printed instead
             _print_line("error", message)
         return BAD_INPUT

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from onward.message_text import has_initials
 
 _LIMITS = (
     "the command line has fixed limits: load a model that you trust from Python, with higher ones"
@@ -53,6 +56,15 @@ def translate_hints(message: str) -> str:
     """
     first, *hints = message.splitlines() or [""]
     return "\n".join([first, *filter(None, map(_translate, hints))])
+
+
+def suggest_option(error: Any) -> None:
+    """Let typer's error of an unknown option suggest the one with these initials: --lr."""
+    if not hasattr(error, "possibilities") or getattr(error, "ctx", None) is None:
+        return
+    known = [name for each in error.ctx.command.params for name in each.opts]
+    meant = [name for name in known if has_initials(name, str(error.option_name))]
+    error.possibilities = meant or error.possibilities
 
 
 def _translate(hint: str) -> str:

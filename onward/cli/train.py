@@ -24,7 +24,7 @@ from onward.errors import OptionError, PeerFailed
 from onward.formatting import show_bytes, show_seconds
 from onward.runner.callback import Callback
 from onward.runner.callbacks.team_speed import KEY as PROCESSES
-from onward.runner.config import TEAM, TrainConfig, make_config
+from onward.runner.config import TEAM, TrainConfig, check_sharding, make_config
 from onward.runner.config_files import config_to_toml, read_config
 from onward.runner.planned_memory import plan_run_memory
 from onward.runner.run import INTERRUPTED, Run
@@ -109,13 +109,15 @@ def train(
     onward train model.onnx --data data.csv --memory-budget 8GiB --plan
     """
     settings = {} if config is None else read_config(config)
-    settings |= given_settings(given, TrainConfig)
+    named = given_settings(given, TrainConfig)
+    settings |= named
     if model is not None:
         settings["model"] = str(model)
     checked = make_config(settings)
     if show_config:
         typer.echo(config_to_toml(checked, everything=True), nl=False)
         return
+    check_sharding(checked, named)  # such as --zero 3, which is the default
     if checked.model is None:
         raise OptionError("there is no model to train\ngive one: onward train model.onnx")
     flags = WatchFlags(watch, min_improvement, replay, interval, once)

@@ -7,12 +7,13 @@ finds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from onward.configs.check_settings import make_settings
+from onward.errors import OptionError
 
 OptimizerName = Literal[
     "sgd", "adam", "adamw", "lamb", "rmsprop", "adagrad", "adafactor", "lion", "muon"
@@ -278,6 +279,24 @@ TEAM_SETTINGS = tuple(
     for name, field in TrainConfig.model_fields.items()
     if field.json_schema_extra == {"group": TEAM}
 )
+
+
+def check_sharding(config: TrainConfig, given: Collection[str] = ()) -> None:
+    """Refuse settings of shards where there are none; `given` are those named by the user.
+
+    >>> check_sharding(make_config(zero=2))
+    Traceback (most recent call last):
+    onward.errors.OptionError: zero says what processes share, but shard is 1: nothing is shared
+    give shard too: the processes that hold one copy together (--shard 2)
+    """
+    if config.shard > 1:
+        return
+    for name in ("zero", "offload"):
+        if name in given or getattr(config, name) != TrainConfig.model_fields[name].default:
+            raise OptionError(
+                f"{name} says what processes share, but shard is 1: nothing is shared\n"
+                "give shard too: the processes that hold one copy together (--shard 2)"
+            )
 
 
 def make_config(*layers: Mapping[str, Any], **settings: Any) -> TrainConfig:

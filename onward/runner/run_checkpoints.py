@@ -12,6 +12,7 @@ from onward.checkpoints.folder import Checkpoints
 from onward.checkpoints.sharded.save_folders import list_saves
 from onward.errors import CheckpointMismatch
 from onward.lazy import LazyModule
+from onward.message_text import list_names
 from onward.runner.callback import Callback
 from onward.runner.events import Evaluation
 from onward.runner.plan.training_plan import TrainingPlan
@@ -30,7 +31,8 @@ _sharded = LazyModule("onward.distributed.checkpoints.sharded_states")
 
 _POSITION = ("step", "epoch", "batch", "micro", "evaluated", "seconds")
 _KEY = "run"  # in the session's properties
-_DATA, _RATE = "data", "learning_rate"  # in it: the sizes of the data, and the rate that was given
+# in it: the sizes of the data, what its columns have, and the learning rate that was given
+_DATA, _DIGESTS, _RATE = "data", "digests", "learning_rate"
 
 
 def open_checkpoints(
@@ -58,6 +60,7 @@ def begin_save(run: Run, callbacks: Sequence[Callback]) -> None:
         "last": _to_json(run.evaluations[-1]) if run.evaluations else None,
         "callbacks": _states(callbacks),
         _DATA: _data_facts(run.plan),
+        _DIGESTS: dict(run.plan.digests),
         _RATE: run.plan.optimizer.lr,
     }
     # only better ones are rated: of two that are equally good, the folder would keep the newer
@@ -116,6 +119,15 @@ def _check_position(run: Run, position: Mapping[str, Any]) -> None:
                 f"the data of {run.folder.path} has changed: it has {count:,} {name}, and had "
                 f"{before:,} when the run was saved\ngive it the same data, or {again}"
             )
+    known, digests = position.get(_DIGESTS, {}), run.plan.digests
+    changed = [name for name in digests if known.get(name, digests[name]) != digests[name]]
+    if changed:
+        word = "column" if len(changed) == 1 else "columns"
+        raise CheckpointMismatch(
+            f"the data of {run.folder.path} has changed since the run was saved: {word} "
+            f"{list_names(changed)} {'has' if len(changed) == 1 else 'have'} other values\n"
+            f"give it the same rows in the same order, or {again}"
+        )
     if position["step"] > run.plan.steps:
         raise CheckpointMismatch(
             f"{run.folder.path} has made {position['step']:,} steps, and is to make "

@@ -44,6 +44,7 @@ def _facts(plan: TrainingPlan) -> dict[str, str]:
     """What was worked out, without numbers that the last bit of a processor's sums may change."""
     found = {each.what: each.value for each in plan.choices}
     found |= {name: str(count) for name, count in plan.sizes.items()}
+    found |= {f"the values of {name!r}": digest for name, digest in plan.digests.items()}
     found |= {"steps": str(plan.steps), "classes": ", ".join(map(str, plan.classes))}
     return found | {"inputs": ", ".join(each.feed for each in plan.preprocessing.inputs)}
 

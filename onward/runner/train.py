@@ -19,11 +19,12 @@ from onward.runner.automatic import AUTO, AUTOMATIC, resolve_automatic
 from onward.runner.callback import Callback
 from onward.runner.callbacks.choose_callbacks import choose_callbacks
 from onward.runner.callbacks.run_record import FAILED, STOPPED, now
-from onward.runner.config import TEAM_SETTINGS, TrainConfig, make_config
+from onward.runner.config import TEAM_SETTINGS, TrainConfig, check_sharding, make_config
 from onward.runner.config_files import config_to_toml
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
 from onward.runner.open_session import open_session
+from onward.runner.plan.data_digests import with_digests
 from onward.runner.plan.make_plan import make_plan
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.run import Run
@@ -93,6 +94,8 @@ def train(
     source: Any = model if model is not None else config.model
     if source is None:
         raise OptionError("there is no model to train\ngive one: model='model.onnx'")
+    if parallel in (None, AUTO):
+        check_sharding(config)
     team = ALONE
     if parallel is not None:
         chosen = None if parallel == AUTO else parallel
@@ -113,7 +116,7 @@ def _train(
     folder = run_on_first(team, lambda: _find_folder(config, resume, team))
     is_new = folder is None
     resolved = run_on_first(team, lambda: _resolve(config, folder, sources))
-    plan = run_on_all(team, lambda: make_plan(resolved, *sources))
+    plan = run_on_all(team, lambda: with_digests(make_plan(resolved, *sources)))
     plan = share_plan(plan, team)
     everyone = run_on_all(team, lambda: choose_callbacks(resolved, plan, callbacks, team))
     if folder is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from onward.errors import FeedError, OptionError, PackageMissing
 from onward.graph.paths import check_exists
+from onward.sessions.picture_modes import convert_picture
 
 Array = np.ndarray[Any, Any]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -107,7 +108,7 @@ _CHANNELS = {1: "grey", 3: "RGB", 4: "RGBA"}
 def _read(path: Path, layout: ImageLayout) -> Array:
     """An image of the layout's size as bytes: (height, width, channels)."""
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ImportError:
         raise PackageMissing(
             f"{path} is an image, and Pillow, which reads images, is not installed\n"
@@ -116,7 +117,7 @@ def _read(path: Path, layout: ImageLayout) -> Array:
     check_exists(path, "image")
     try:
         with Image.open(path) as file:
-            picture = ImageOps.exif_transpose(file).convert(_MODES[layout.channels])
+            picture = convert_picture(file, _MODES[layout.channels])
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise FeedError(f"{path} is not an image that Pillow can read: {error}") from error
     size = (layout.width or picture.width, layout.height or picture.height)

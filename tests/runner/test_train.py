@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 import onward
-from onward.errors import CheckpointMismatch, DataError, FileExists, NotFinite, OptionError
+from onward.errors import (
+    CheckpointMismatch,
+    DataError,
+    FileExists,
+    NotFinite,
+    OptionError,
+    OptionTypeError,
+)
 from onward.runner.callback import Callback
 
 Array = np.ndarray[Any, Any]
@@ -232,6 +239,48 @@ def test_data_that_has_changed_is_refused(table: Path) -> None:
         file.write("1,0,0,0,p\n" * 20)
     with pytest.raises(CheckpointMismatch, match="has 162 training rows, and had 144 when"):
         train(epochs=2, name="mine", resume=True)
+
+
+def test_data_of_the_same_length_with_other_values_is_refused(table: Path) -> None:
+    train(epochs=1, name="mine")
+    lines = Path("rows.csv").read_text().splitlines()
+    Path("rows.csv").write_text("\n".join([*lines[:-1], lines[-1].replace(",", ",1", 1)]))
+    with pytest.raises(CheckpointMismatch, match="saved: column 'b' has other values"):
+        train(epochs=2, name="mine", resume=True)
+    Path("rows.csv").write_text("\n".join([lines[0], *reversed(lines[1:])]))
+    with pytest.raises(CheckpointMismatch, match="columns 'a', 'b', 'c', 'd', 'kind' have other"):
+        train(epochs=2, name="mine", resume=True)
+    Path("rows.csv").write_text("\r\n".join(lines))  # the same rows
+    assert train(epochs=2, name="mine", resume=True).steps == 18
+
+
+def test_a_run_that_stopped_early_goes_on_only_if_it_is_asked_to(table: Path) -> None:
+    still = {"learning_rate": 1e-9, "validation_split": 0.3, "name": "early", "epochs": 8}
+    assert train(patience=2, **still).steps == 3 * 7
+    for _ in range(2):
+        run = train(patience=2, resume=True, **still)
+        assert run.steps == 3 * 7 and "give more --patience or --epochs" in run.stopped
+    assert train(patience=3, resume=True, **still).steps == 4 * 7
+    assert train(patience=3, resume=True, **{**still, "epochs": 9}).steps == 7 * 7
+    assert train(resume=True, **{**still, "epochs": 9}).steps == 9 * 7
+
+
+@pytest.mark.parametrize("given", [print, Callback], ids=["function", "class"])
+def test_callbacks_are_objects_of_callbacks(table: Path, given: Any) -> None:
+    with pytest.raises(OptionTypeError, match=r"callbacks\[1\] is .*, not a Callback"):
+        train(callbacks=[NoteLosses(), given])
+
+
+@pytest.mark.parametrize("given", [{"zero": 1}, {"offload": True}])
+def test_settings_of_shards_need_shards(table: Path, given: dict[str, Any]) -> None:
+    [name] = given
+    with pytest.raises(OptionError, match=f"{name} says what processes share, but shard is 1"):
+        train(**given)
+
+
+def test_patience_needs_rows_that_are_held_out(table: Path) -> None:
+    with pytest.raises(OptionError, match="patience counts evaluations, and no rows are held out"):
+        train(patience=2, validation_split=0)
 
 
 def test_a_resumed_run_takes_a_lower_learning_rate(table: Path) -> None:

@@ -12,6 +12,7 @@ before a checkpoint and before a callback that takes the model.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,7 @@ class Trainer:
         self._write_back()
         seconds = time.perf_counter() - started
         steps = self.state.global_step - first
-        mean = sum(losses) / max(len(losses), 1)
+        mean = _mean_of_finite(losses)
         metrics = {
             "train_runtime": seconds,
             "train_steps_per_second": steps / max(seconds, 1e-9),
@@ -221,7 +222,7 @@ class Trainer:
             rate = float(self.optimizer.param_groups[0]["lr"])
         if schedule is not None:
             rate = schedule.rate(self.state.global_step - 1, rate)
-        loss = sum(losses) / max(len(losses), 1)
+        loss = _mean_of_finite(losses)
         self._log({"loss": loss, "grad_norm": session.gradient_norm, "learning_rate": rate})
         return losses
 
@@ -351,3 +352,11 @@ def _as_feed(value: Any) -> Any:
 def _read_losses(waiting: list[list[Any]]) -> list[float]:
     """The mean loss of the batches of each update."""
     return [float(np.mean([float(each["loss"]) for each in results])) for results in waiting]
+
+
+def _mean_of_finite(losses: list[float]) -> float:
+    """The mean of the losses that are finite: updates of others are skipped. NaN if none is."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    if not finite:
+        return math.nan if losses else 0.0
+    return sum(finite) / len(finite)

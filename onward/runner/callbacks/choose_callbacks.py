@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onward.errors import OptionError
+from onward.errors import OptionError, OptionTypeError
 from onward.runner.callback import Callback
 from onward.runner.callbacks.csv_log import MetricsCsv
 from onward.runner.callbacks.early_stopping import EarlyStopping
@@ -21,6 +21,8 @@ from onward.runner.callbacks.write_report import WriteReport
 from onward.runner.config import TrainConfig
 from onward.runner.plan.training_plan import TrainingPlan
 from onward.runner.team import ALONE, Team
+
+_METHODS = [name for name in vars(Callback) if not name.startswith("_")]
 
 
 def choose_callbacks(
@@ -39,10 +41,22 @@ def choose_callbacks(
             f"{name} needs all weights in one process, and each has a part\n"
             f"leave out {name}, or --shard"
         )
+    for place, each in enumerate(given):
+        if isinstance(each, type) or not all(hasattr(each, name) for name in _METHODS):
+            what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
+            raise OptionTypeError(
+                f"callbacks[{place}] is {what:.80}, not a Callback\n"
+                "give an object of a class that inherits from onward.runner.callback.Callback"
+            )
     chosen: list[Callback] = [NonFiniteGuard()]
     if plan.adapted.stages:
         chosen.append(Unfreezing())
     if config.patience is not None:
+        if plan.validation is None:
+            raise OptionError(
+                "patience counts evaluations, and no rows are held out to evaluate on\n"
+                "hold some out: --validation-split 0.1, give --validation, or leave patience out"
+            )
         chosen.append(EarlyStopping(config.patience))
     if team.rank:
         writers = 1 + config.tensorboard + len(config.track)

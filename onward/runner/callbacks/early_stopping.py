@@ -16,7 +16,8 @@ from onward.runner.run import Run
 class EarlyStopping(Callback):
     """Stop after `patience` evaluations in a row that did not improve the monitored number.
 
-    `least` is the smallest change that counts as an improvement.
+    `least` is the smallest change that counts as an improvement. A run that it has stopped and that
+    is resumed stops again before its next step, unless the patience is larger or the run longer.
 
     onward.train("model.onnx", "data.csv", callbacks=[EarlyStopping(patience=3)])
     """
@@ -26,6 +27,14 @@ class EarlyStopping(Callback):
         self.least: float = settings.number(0)("EarlyStopping.least", least)
         self._best: float | None = None
         self._since = 0  # evaluations without an improvement
+        self._steps: int | None = None  # of the whole run, as it was planned
+
+    def on_start(self, run: Run) -> None:
+        if self._steps is not None and run.plan.steps > self._steps and self._is_over:
+            self._since = 0  # it was asked to train longer
+        self._steps = run.plan.steps
+        if self._is_over:
+            run.stop(f"{self._reason(run)}; to train on, give more --patience or --epochs")
 
     def on_evaluate(self, run: Run, evaluation: Evaluation) -> None:
         monitor = run.plan.monitor
@@ -38,9 +47,16 @@ class EarlyStopping(Callback):
             self._best, self._since = float(evaluation.numbers[monitor]), 0
             return
         self._since += 1
-        if self._since >= self.patience:
-            many = "s" * (self.patience > 1)
-            run.stop(f"no improvement of {monitor} in {self.patience} evaluation{many}")
+        if self._is_over:
+            run.stop(self._reason(run))
+
+    @property
+    def _is_over(self) -> bool:
+        return self._since >= self.patience
+
+    def _reason(self, run: Run) -> str:
+        many = "s" * (self.patience > 1)
+        return f"no improvement of {run.plan.monitor} in {self.patience} evaluation{many}"
 
     def _improves(self, number: float, higher: bool) -> bool:
         """Whether a number is better than the best one; NaN never is."""
@@ -50,9 +66,10 @@ class EarlyStopping(Callback):
         return gain > self.least
 
     def state(self) -> dict[str, Any]:
-        return {"best": self._best, "since": self._since}
+        return {"best": self._best, "since": self._since, "steps": self._steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         best = state.get("best")
         self._best = None if best is None else float(best)
         self._since = int(state.get("since", 0))
+        self._steps = state.get("steps")

@@ -116,6 +116,11 @@ class Batches:
         self.waited = 0.0  # seconds that consumers waited for batches
 
     @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return list(self._columns)
+
+    @property
     def positions(self) -> Array:
         """The positions in the dataset that batches are made of."""
         return self._rows

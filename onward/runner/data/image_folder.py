@@ -20,6 +20,7 @@ from onward.runner.data.dataset import (
     stack_rows,
 )
 from onward.runner.data.line_index import unreadable
+from onward.sessions.picture_modes import convert_picture
 
 IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -80,6 +81,10 @@ class ImageFolder:
             batch["label"] = self._labels[rows]
         return batch
 
+    def file_sizes(self) -> list[int]:
+        """The bytes of each image's file."""
+        return [path.stat().st_size for path in self._paths]
+
     def _read(self, path: Path) -> Array:
         try:
             data = path.read_bytes()
@@ -108,7 +113,7 @@ def decode_image(
 ) -> Array:
     """An image file's bytes as pixels: uint8 (channels, height, width)."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise PackageMissing(
             f"{source} is an image, and Pillow, which reads images, is not installed\n"
@@ -116,7 +121,7 @@ def decode_image(
         ) from None
     try:
         with Image.open(io.BytesIO(data)) as file:
-            picture = ImageOps.exif_transpose(file).convert(_MODES[channels])
+            picture = convert_picture(file, _MODES[channels])
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         why = str(error).replace("\n", " ")
         if isinstance(error, UnidentifiedImageError):  # it names a buffer, not what is wrong

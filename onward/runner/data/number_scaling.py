@@ -10,6 +10,7 @@ import numpy as np
 
 from onward.errors import DataError
 from onward.runner.data.dataset import Array, Dataset, read_chunks
+from onward.runner.data.number_range import cast_numbers
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Standardize:
     def apply(self, array: Array, positions: Array | None = None) -> Array:
         """The standardised numbers; `positions` name the rows in errors."""
         if array.dtype == np.uint8 and len(self.mean) == 1:  # bytes of images: look each one up
-            return self._scale(np.arange(256.0))[array]
+            return self._scale(np.arange(256.0)).astype(np.float32)[array]
         numbers = _numbers(array, self.column, positions)
         width = numbers.shape[-1] if numbers.ndim > 1 else 1
         if len(self.mean) not in (1, width):
@@ -57,11 +58,11 @@ class Standardize:
                 f"column {self.column!r} has {width} numbers in a row, but was standardised with "
                 f"{len(self.mean)}"
             )
-        return self._scale(numbers)
+        scaled = self._scale(numbers)
+        return cast_numbers(scaled, np.dtype(np.float32), [self.column], positions)
 
     def _scale(self, numbers: Array) -> Array:
-        scaled = (numbers - np.array(self.mean)) / np.array(self.std)
-        return np.asarray(scaled, np.float32)
+        return np.asarray((numbers - np.array(self.mean)) / np.array(self.std))
 
     def invert(self, array: Array) -> Array:
         """The numbers before: for predictions of a standardised target."""

@@ -4,8 +4,8 @@
     optimizer = AdamW(lr=search.suggestion)
 
 Leslie Smith, Cyclical Learning Rates for Training Neural Networks (2017). The suggestion is the
-rate at which the smoothed loss falls fastest; where it never falls, a tenth of the rate at its
-lowest point.
+rate at which the smoothed loss falls fastest, once it is lower than batches differ; where it never
+falls, a tenth of the rate at its lowest point.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Feeds = Mapping[str, Any]
 _FEWEST = 8  # points that a suggestion needs
 _DIVERGED = 3.0  # times the fall of the loss, or the loss itself, above its lowest point
 _LEAST_FALL = 0.01  # of the loss: less is noise
+_FIRST = 8  # the first eighth of the points gives the loss before it falls, and its noise
+_NOISE = 0.2  # of the fall: the loss has not begun to fall before it is lower than this
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,14 @@ def suggest_rate(points: Sequence[tuple[float, float]]) -> RateSearch:
         )
     rates, smoothed = [rate for rate, _ in finite], smooth(loss for _, loss in finite)
     bottom = int(np.argmin(smoothed))
-    slopes = np.gradient(smoothed)[: bottom + 1]
-    falls = smoothed[0] - smoothed[bottom]
-    if falls > _LEAST_FALL * abs(smoothed[0]):
-        best, reason = rates[int(np.argmin(slopes))], "the loss falls fastest"
+    first = [loss for _, loss in finite[: max(len(finite) // _FIRST, 1)]]
+    before = float(np.mean(first))  # of different batches, so that they differ by noise
+    falls = before - smoothed[bottom]
+    if falls > max(_LEAST_FALL * abs(before), float(np.std(first)) / 2):
+        high = np.flatnonzero(np.array(smoothed[:bottom]) > before - _NOISE * falls)
+        begin = int(high[-1]) if len(high) else 0  # slopes before it are noise
+        slopes = np.gradient(smoothed)[begin : bottom + 1]
+        best, reason = rates[begin + int(np.argmin(slopes))], "the loss falls fastest"
     else:
         best, reason = rates[bottom] / 10, "a tenth of the rate of the lowest loss"
     return RateSearch(tuple(points), tuple(smoothed), best, reason)

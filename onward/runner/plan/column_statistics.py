@@ -63,7 +63,9 @@ def compute_statistics(
         batch = dataset.read(positions[start : start + _CHUNK], list(names))
         for name, statistics in found.items():
             if dataset.columns[name].dtype != TEXT:
-                statistics.add_numbers(batch[name].astype(np.float64))
+                numbers = batch[name].astype(np.float64)
+                _check_no_infinity(name, numbers, positions[start : start + _CHUNK])
+                statistics.add_numbers(numbers)
                 continue
             statistics.categories.update(batch[name].tolist())
             if len(statistics.categories) > _MOST_CATEGORIES:
@@ -73,6 +75,17 @@ def compute_statistics(
                     f"to one-hot encode\nleave it out: ignore_columns=[{name!r}]"
                 )
     return found
+
+
+def _check_no_infinity(name: str, numbers: Array, positions: Array) -> None:
+    """Refuse infinite numbers, whose mean is none."""
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row = positions[int(np.argmax(infinite))]
+        raise DataError(
+            f"row {row}, column {name!r} has {numbers[infinite][0]}, which is no number to train "
+            "on\ncorrect the data, or leave the field empty: it is then filled with the mean"
+        )
 
 
 def check_mixed(name: str, categories: Collection[Any]) -> None:

@@ -14,6 +14,7 @@ from onward.graph.dtypes import ELEMENT_TYPES
 from onward.message_text import format_sizes, list_names
 from onward.runner.data.dataset import Array
 from onward.runner.data.encode import Encoder, encode_column, encoder_from_json
+from onward.runner.data.number_range import cast_numbers
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class FeedSource:
                     f"{_row(place, positions)}, {self._names()} has {array[wrong].flat[0]}, which "
                     f"is not a whole number, as {self.feed!r} takes\ncorrect the data"
                 )
-        return array.astype(wanted)
+        return cast_numbers(array, wanted, self.columns, positions)
 
     def _reshape(self, array: Array) -> Array:
         rest, given = self.shape[1:], array.shape[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,15 @@ from onward.message_text import format_sizes, list_names
 from onward.runner.config import TrainConfig
 from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import ScoresPort, TensorPort
+from onward.runner.plan.modified_huber import ModifiedHuber
 from onward.runner.plan.one_versus_rest import OneVersusRest
-from onward.runner.plan.score_ending import SHARES, TWO_PROBABILITIES
+from onward.runner.plan.score_ending import (
+    CLIPPED,
+    SHARES,
+    TWO_CLIPPED,
+    TWO_PROBABILITIES,
+    TWO_SCORES,
+)
 from onward.runner.plan.target_facts import TargetFacts
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -24,6 +32,17 @@ _LIKE_OUTPUT: dict[str, Any] = {
     "mse": MSE, "l1": L1, "huber": Huber, "smooth_l1": SmoothL1, "kl": KL, "cosine": Cosine,
     "bce_with_logits": BCEWithLogits,
 }  # fmt: skip
+_PAIRS = (TWO_PROBABILITIES, TWO_SCORES, TWO_CLIPPED)
+_OWN_LOSSES: dict[str, tuple[str, Callable[[str, str], Loss]]] = {
+    "Sigmoid": (
+        "bce_with_logits",
+        lambda output, target: OneVersusRest(output=output, target=target),
+    ),
+    CLIPPED: (
+        "modified_huber",
+        lambda output, target: ModifiedHuber(output=output, target=target, classes=True),
+    ),
+}  # of classifiers whose classes have a probability each
 _FOR_PROBABILITIES = ("mse", "l1", "huber", "smooth_l1", "kl", "cosine", "output")
 
 
@@ -48,18 +67,18 @@ def choose_loss(
 ) -> ChosenLoss:
     """The loss of a config, or the one that fits; `feed` is the target's name in the session."""
     if config.loss == "output":
-        loss = Output(port.output.name)
         return ChosenLoss(
-            loss, "output", port.output.name, "float32", (), None,
+            Output(port.output.name), "output", port.output.name, "float32", (), None,
             ChosenSetting("loss", "output", "as given"),
         )  # fmt: skip
     if config.loss == "auto":
         name, why = _guess(port.scores, facts, port.ending == "Sigmoid")
-        if port.ending == TWO_PROBABILITIES and name == "bce_with_logits":
-            why = why.replace("the output is one number", "the output their two probabilities")
+        if port.ending in _PAIRS and name == "bce_with_logits":
+            kind = "scores" if port.ending == TWO_SCORES else "probabilities"
+            why = why.replace("the output is one number", f"the output their two {kind}")
     else:
         name, why = config.loss, "as given"
-        if name == "cross_entropy" and port.ending == TWO_PROBABILITIES:
+        if name == "cross_entropy" and port.ending in _PAIRS:
             name, why = "bce_with_logits", "as given; of two probabilities, it is the binary one"
     reads = port.output if name in _FOR_PROBABILITIES else port.scores
     if port.ending == SHARES and name == "cross_entropy" and _is_row(port, facts):
@@ -71,18 +90,26 @@ def choose_loss(
             f"{given[0]} is for classifiers, trained with cross entropy, not with {name}\n"
             f"leave {given[0]} out"
         )
-    if name == "cross_entropy" and _has_sigmoids(config, port, facts):
+    if name == "cross_entropy" and _has_own_loss(config, port, facts):
         labels = reads.shape[:1]
+        shown, make = _OWN_LOSSES[port.ending]
         why = f"{why}, where every class has its own"
         return ChosenLoss(
-            OneVersusRest(output=reads.name, target=feed), name, port.output.name, "int64", labels,
-            1, ChosenSetting("loss", "bce_with_logits", why),
+            make(reads.name, feed), name, port.output.name, "int64", labels, 1,
+            ChosenSetting("loss", shown, why),
         )  # fmt: skip
     choice = ChosenSetting("loss", name, why)
     dtype = "float64" if reads.dtype == "float64" else "float32"
     if name == "cross_entropy":
         return _cross_entropy(config, reads, facts, feed, dtype, choice)
-    loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
+    loss: Loss = _LIKE_OUTPUT[name](output=reads.name, target=feed)
+    if (
+        config.loss == "auto"
+        and name == "bce_with_logits"
+        and port.ending in (CLIPPED, TWO_CLIPPED)
+    ):
+        loss = ModifiedHuber(output=reads.name, target=feed)
+        choice = ChosenSetting("loss", "modified_huber", why)
     _check_fits(name, reads, facts)
     return ChosenLoss(loss, name, reads.name, dtype, reads.shape, None, choice)
 
@@ -115,10 +142,10 @@ def _is_row(port: ScoresPort, facts: TargetFacts | None) -> bool:
     return facts is not None and not facts.shape and len(port.scores.shape) == 2
 
 
-def _has_sigmoids(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:
-    """Whether each class has a Sigmoid, whose probabilities a cross entropy would not train."""
-    is_plain = not _cross_entropy_settings(config)
-    return config.loss == "auto" and port.ending == "Sigmoid" and is_plain and _is_row(port, facts)
+def _has_own_loss(config: TrainConfig, port: ScoresPort, facts: TargetFacts | None) -> bool:
+    """Whether each class has a probability of its own, which a cross entropy would not train."""
+    is_plain = config.loss == "auto" and not _cross_entropy_settings(config)
+    return is_plain and port.ending in _OWN_LOSSES and _is_row(port, facts)
 
 
 def _guess(port: TensorPort, facts: TargetFacts | None, has_sigmoids: bool) -> tuple[str, str]:

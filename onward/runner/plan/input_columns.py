@@ -46,6 +46,8 @@ def match_inputs(
             choices.append(ChosenSetting(f"input {port.name}", alone[0], why))
             free.remove(alone[0])
             continue
+        if len(arrays) > 1 and len(rest) == 1:  # not the other columns, which nobody named either
+            raise _unmatched(port, arrays, columns)
         joined = _joined(port, free, columns, keep_one) if len(rest) == 1 else []
         if not joined:
             raise _unmatched(port, free, columns)

@@ -44,10 +44,16 @@ from onward.runner.plan.model_shapes import (
 from onward.runner.plan.own_classes import own_classes
 from onward.runner.plan.own_scaling import explain_own_scaling
 from onward.runner.plan.plan_batches import first_feeds, make_batches
-from onward.runner.plan.plan_metrics import choose_metrics, choose_monitor, choose_scores
+from onward.runner.plan.plan_metrics import (
+    check_metrics,
+    choose_metrics,
+    choose_monitor,
+    choose_scores,
+)
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
 from onward.runner.plan.row_split import RowSplit, split_rows
 from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
+from onward.runner.plan.score_ending import TWO_SCORES
 from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
@@ -134,7 +140,7 @@ def make_plan(
     preprocessing = Preprocessing(
         sources,
         source,
-        trained.scores.output.name,
+        None if trained.scores.ending == TWO_SCORES else trained.scores.output.name,
         classes,
         columns.vocabulary,
         bool(trained.scores.ending),
@@ -155,6 +161,8 @@ def make_plan(
     choices += made
     make_metrics, made = choose_metrics(config, chosen, reads)
     choices += made
+    if evaluated is not None:
+        check_metrics(config, chosen, evaluated, feed)
     choices += explain_precision(config)
     monitor, higher, choice = choose_monitor(config, make_metrics(), evaluated is not None)
     sizes = {"training rows": len(rows.training)}

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onward.errors import OptionError, OptionTypeError
-from onward.message_text import suggest_names
+from onward.errors import MetricError, OptionError, OptionTypeError
+from onward.message_text import first_line, suggest_names
 from onward.runner.config import TrainConfig
+from onward.runner.data.batches import Batches
 from onward.runner.metrics.class_scores import ScoreSettings
 from onward.runner.metrics.make_metric import METRICS, OF_NUMBERS, default_metrics, make_metric
 from onward.runner.metrics.metric import Metric
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.log_likelihood import LogLikelihood
 from onward.runner.plan.model_shapes import TensorPort
+from onward.runner.plan.modified_huber import ModifiedHuber
 from onward.runner.plan.one_versus_rest import OneVersusRest
 from onward.runner.plan.training_plan import ChosenSetting
 
@@ -93,6 +95,23 @@ def _check_fits(names: list[str], loss: str) -> None:
             raise OptionError(f"metrics: {name!r} compares numbers, but {loss} has classes\n{hint}")
 
 
+def check_metrics(config: TrainConfig, chosen: ChosenLoss, held_out: Batches, target: str) -> None:
+    """Refuse metrics of classes, given for a loss of numbers, that cannot read the targets."""
+    if not config.metrics or chosen.name in (*_OF_CLASSES, "output"):
+        return
+    batch = next(held_out.epoch(0))
+    for name in config.metrics:
+        numbers = np.asarray(batch.feeds[target])
+        try:
+            _make(name, {}, False).update(numbers, numbers)
+        except (MetricError, OptionError) as error:
+            why = first_line(error)
+            hint = suggest_names(name, OF_NUMBERS, "those of numbers are")
+            raise OptionError(
+                f"metrics: {name!r} does not fit targets of {chosen.name}: {why}\n{hint}"
+            ) from error
+
+
 def choose_monitor(
     config: TrainConfig, metrics: list[Metric], is_evaluated: bool
 ) -> tuple[str, bool, ChosenSetting]:
@@ -130,7 +149,7 @@ def _score_settings(config: TrainConfig, chosen: ChosenLoss, port: TensorPort) -
     settings: dict[str, Any] = {}
     if chosen.name == "cross_entropy":
         settings = {"task": "multiclass", "axis": chosen.axis}
-        if isinstance(chosen.loss, (LogLikelihood, OneVersusRest)):
+        if isinstance(chosen.loss, (LogLikelihood, ModifiedHuber, OneVersusRest)):
             settings["probabilities"] = True
     if chosen.name == "bce_with_logits":
         several = len(port.shape) == 2 and port.shape[1] != 1

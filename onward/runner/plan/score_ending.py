@@ -10,7 +10,9 @@ import onnx_ir as ir
 from onward.passes.value_facts import attribute, constant, input_of, is_scalar, made_by
 
 TWO_PROBABILITIES = "Sigmoid and Concat"  # the end of a binary classifier: 1 - p and p
+TWO_SCORES = "pair of 1 - score and score"  # of one score, whose label is positive above 0
 SHARES = "shares"  # probabilities without scores: numbers of each class, divided by their sum
+CLIPPED, TWO_CLIPPED = "Clip", "Clip and Concat"  # (Clip(score, -1, 1) + 1) / 2
 _NEAR = 1e-3  # to 0 or 1: a Clip that keeps a logarithm finite
 _POSITIVE = ("Sigmoid", "Softmax", "Exp", "Relu", "Softplus", "Abs")
 _VIEWS = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
@@ -21,13 +23,20 @@ def scores_before_probabilities(output: ir.Value) -> tuple[ir.Value, str] | None
 
     Views of the probabilities may follow it, and a Clip that keeps them from 0 and 1; both may be
     written out. The two probabilities 1 - p and p of a binary classifier, joined as scikit-learn's
-    converter writes them, have the score of p. The probabilities of one class against the rest are
-    trained as they are before they are divided by their sum.
+    converter writes them, have the score of p; 1 - s and s, where the label is that of a positive
+    s, have s. The probabilities of one class against the rest are trained as they are before they
+    are divided by their sum.
     """
     value, rank = before_views(output), _rank(output)
     joined = _joined_score(before_shares(value) or value)
     if joined is not None:
         return joined, TWO_PROBABILITIES
+    single = second_of_two(value)
+    cut_off = _clipped_score(single)
+    if cut_off is not None and _is_one_number(cut_off):
+        return cut_off, TWO_CLIPPED
+    if single is not None and _is_compared_to_zero(single):
+        return single, TWO_SCORES
     written = _written_softmax(value)
     if written is not None and (value is output or not _has_other_shape(written, output)):
         return written, "Softmax"
@@ -71,8 +80,10 @@ def _is_positive(value: ir.Value | None) -> bool:
 
 
 def _score_of(value: ir.Value | None, rank: int) -> tuple[ir.Value, str] | None:
-    """What a Softmax over the classes, or a Sigmoid, is computed from, and its name."""
+    """What a Softmax over the classes, a Sigmoid or a Clip is computed from, and its name."""
     score, node = sigmoid_score(value), made_by(value, "Softmax")
+    if (cut_off := _clipped_score(value)) is not None:
+        return cut_off, CLIPPED
     if score is not None:
         return score, "Sigmoid"
     if node is None or node.inputs[0] is None or not _is_over_classes(node, rank):
@@ -91,6 +102,17 @@ def sigmoid_score(value: ir.Value | None) -> ir.Value | None:
     power = None if exp is None else exp.inputs[0]
     negated = made_by(power, "Neg")
     return negated.inputs[0] if negated is not None else _other_term(power, "Mul", -1)
+
+
+def _clipped_score(value: ir.Value | None) -> ir.Value | None:
+    """z of (Clip(z, -1, 1) + 1) / 2, the probability that belongs to a modified Huber loss."""
+    half = made_by(value, "Div")
+    top = half.inputs[0] if half is not None and is_scalar(half.inputs[1], 2) else None
+    clip = made_by(_other_term(top, "Add", 1), "Clip")
+    if clip is None:
+        return None
+    bounds = [_setting(clip, 1, "min"), _setting(clip, 2, "max")]
+    return clip.inputs[0] if bounds == [[-1], [1]] else None
 
 
 def _other_term(value: ir.Value | None, operator: str, number: float) -> ir.Value | None:
@@ -139,6 +161,15 @@ def _joined_score(value: ir.Value) -> ir.Value | None:
     """The score of p = Sigmoid(score) in Concat(1 - p, p)."""
     score = sigmoid_score(second_of_two(value))
     return score if score is not None and _is_one_number(score) else None
+
+
+def _is_compared_to_zero(score: ir.Value) -> bool:
+    """Whether the model's label is that of a positive score, as a LinearClassifier's is."""
+    users = [use.node for use in score.uses()]
+    users += [
+        use.node for node in users if node.op_type in _VIEWS for use in node.outputs[0].uses()
+    ]
+    return any(each.op_type == "Greater" and is_scalar(each.inputs[1], 0) for each in users)
 
 
 def second_of_two(value: ir.Value) -> ir.Value | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onward.losses.loss import Loss
@@ -55,3 +55,4 @@ class TrainingPlan:
     choices: Sequence[ChosenSetting]
     sizes: Mapping[str, int]  # {"training rows": 800, "validation rows": 200}
     weights: str | None = None  # the feed with the weights of rows
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the columns of the data

@@ -15,6 +15,7 @@ from onward.serving.processing.image_settings import ImageSettings, read_image_s
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import DATATYPES
 from onward.sessions.image_feeds import ImageLayout, guess_layout
+from onward.sessions.picture_modes import convert_picture
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _SETTINGS = "preprocessor_config.json"  # of Hugging Face, next to the model
@@ -58,7 +59,7 @@ def decode_images(files: Sequence[Any], layout: ImageLayout, settings: ImageSett
 
 def _read_picture(data: Any, mode: str) -> Any:
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ImportError:
         raise PackageMissing(
             "Pillow, which reads images, is not installed\n"
@@ -66,7 +67,7 @@ def _read_picture(data: Any, mode: str) -> Any:
         ) from None
     try:
         with Image.open(io.BytesIO(data)) as file:
-            return ImageOps.exif_transpose(file).convert(mode)
+            return convert_picture(file, mode)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         why = "its bytes are those of no image" if "cannot identify" in str(error) else error
         raise FeedError(f"input 'image' is not an image that can be read: {why}") from error

@@ -143,6 +143,19 @@ def test_batches_that_are_left_at_the_end_of_an_epoch_make_an_update(tmp_path: P
 
 
 @pytest.mark.integration
+def test_the_loss_of_a_skipped_update_does_not_count(tmp_path: Path) -> None:
+    trainer = make(tmp_path, logging_steps=1, max_steps=5)
+    trainer.train_dataset[2]["x"][0] = np.nan
+    result = trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert np.isnan(losses).sum() == 1
+    assert result.training_loss == pytest.approx(np.nanmean(losses), rel=1e-6)
+    assert result.metrics["train_loss"] == result.training_loss
+    for row in trainer.train_dataset:
+        row["x"][:] = np.nan
+    assert np.isnan(trainer.train().training_loss)
+
+
 def test_bf16_is_mixed_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.providers.low_precision.processor_flags", frozenset)
     with pytest.raises(ProviderError, match="no instructions for bfloat16"):

@@ -108,3 +108,12 @@ def test_without_pillow_the_error_names_the_extra(
         ImageFolder(folder).read([0])
     with pytest.raises(PackageMissing):
         ImageFolder(folder, skip_broken=True)
+
+
+def test_pixels_of_16_bits_become_8_bits(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.full((2, 2), 257 * 100, np.uint16)).save(tmp_path / "a" / "1.png")
+    assert (ImageFolder(tmp_path).read(np.arange(1))["image"][0] == 100).all()
+    Image.fromarray(np.ones((2, 2), np.float32)).save(tmp_path / "a" / "2.tiff")
+    with pytest.raises(DataError, match=r"2\.tiff is a broken image: its pixels have 32 bits"):
+        ImageFolder(tmp_path).read(np.arange(1, 2))

@@ -87,3 +87,14 @@ def test_the_figure_shows_the_suggestion() -> None:
     [(left, _), (right, _)] = lines["suggestion"].points
     assert left == right and 80 < left < figure.width - 30
     assert "1e-04" in svg_text(figure)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_differences_between_batches_are_no_fall(seed: int) -> None:
+    rates = np.geomspace(1e-7, 10, 100)
+    noise = np.random.default_rng(seed).choice([-0.3, 0.3], 100)
+    noise[:2] = 0.3, -0.3  # the first batch has the larger loss
+    losses = 2 - 1.5 / (1 + (1e-2 / rates) ** 2) + 8 * (rates > 3) + noise
+    search = suggest_rate(list(zip(rates.tolist(), losses.tolist(), strict=True)))
+    assert 1e-3 < search.suggestion < 0.2
+    assert search.reason == "the loss falls fastest"

@@ -515,3 +515,27 @@ def test_columns_that_cannot_be_read_are_left_out(tmp_path: Path, suffix: str) -
     for settings in ({"target": "meta"}, {"target": "kind", "inputs": {"x": ["a", "meta"]}}):
         with pytest.raises(DataError, match=r"column 'meta' (has|is of Arrow's type struct)"):
             plan_of(mlp(), paths, **settings)
+
+
+def test_an_infinite_number_is_refused() -> None:
+    data = table()
+    data["b"][7] = np.inf
+    with pytest.raises(DataError, match="row 7, column 'b' has inf, which is no number"):
+        plan_of(mlp(), data, target="kind", validation_split=0)
+
+
+def test_two_arrays_that_fit_an_input_are_not_guessed_between() -> None:
+    data = table()
+    data |= {"first": np.ones((20, 4)), "second": np.zeros((20, 4))}
+    with pytest.raises(DataError, match=r"which column feeds .* left are 'first' .*, 'second'"):
+        plan_of(mlp(), data, target="kind")
+    plan = plan_of(mlp(), data, target="kind", inputs={"x": ["second"]})
+    assert plan.preprocessing.inputs[0].columns == ("second",)
+
+
+def test_metrics_of_classes_are_refused_for_numbers() -> None:
+    data = {**table(), "price": np.linspace(0, 9, 20)}
+    still = {"target": "price", "ignore_columns": ["kind"]}
+    with pytest.raises(OptionError, match=r"'accuracy' does not fit targets of mse: .*\n.*'mae'"):
+        plan_of(mlp(classes=1), data, metrics=["accuracy"], **still)
+    assert plan_of(mlp(classes=1), data, metrics=["mae", "r2"], **still).monitor == "val_mae"
