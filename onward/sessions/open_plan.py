@@ -121,11 +121,13 @@ def _data_for_ort(
 def _needs_preparing(scan: ModelScan, choice: ProviderChoice) -> bool:
     """Whether onnxruntime must not get the model as it is.
 
-    From bytes, it would look for external data in the working directory. And operators that it is
-    known to compute wrong go to another provider, unless the user named providers.
+    From bytes, it would look for external data in the working directory. Operators that it is
+    known to compute wrong go to another provider, unless the user named providers. And scales of
+    weights that it misreads are rewritten.
     """
     suspicious = choice.may_move and bool(scan.doubtful)
-    return bool(choice.failed) or suspicious or bool(scan.external)
+    misread = scan.products.has_misread_scales
+    return bool(choice.failed) or suspicious or misread or bool(scan.external)
 
 
 def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: ProviderChoice) -> bool:
