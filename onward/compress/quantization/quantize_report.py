@@ -15,6 +15,7 @@ from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Change, Measured, Report
 from onward.formatting import show_bytes
+from onward.graph.int8_weights import marked_processors
 from onward.providers.provider_names import short_name
 
 _SAME = Quality(similarity=1.0, error=0.0)
@@ -89,6 +90,7 @@ def _details(
         "random_data": subject.calibration.is_random,
         "formats": dict(Counter(str(form) for form in found.plan.values())),
         "learned_rounding": found.tuned,
+        "processors": marked_processors(found.model),
     }
 
 

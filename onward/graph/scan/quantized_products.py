@@ -56,7 +56,7 @@ class QuantizedProducts:
             self.tensors[name] = tensor
 
     def add_node(self, node: ScannedNode) -> None:
-        """Collect what a node makes of the values before it: nodes come in the order of the graph."""
+        """Collect what a node makes of the values before it; nodes come in the graph's order."""
         name, inputs = node.op, node.inputs
         if name in _INTEGER_WEIGHTS:
             places = _INTEGER_WEIGHTS[name]
