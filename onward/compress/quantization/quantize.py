@@ -28,6 +28,7 @@ from onward.compress.quantization.quantizers import (
 from onward.compress.quantization.side_by_side import choose_candidate
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Report
+from onward.errors import OptionError
 from onward.providers.model_sources import open_model
 from onward.providers.provider_names import AUTO
 from onward.runner.metrics.metric import Metric
@@ -119,6 +120,8 @@ def quantize(
         tune=tune,
         seed=seed,
     )
+    if small := [name for name, size in (sizes or {}).items() if size < 1]:
+        raise OptionError(f"the size of {small[0]!r} must be at least 1, to measure the speed with")
     opened = open_model(model)
     inputs = [describe(value) for value in opened.graph.inputs if not value.is_initializer()]
     calibration = Calibration(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quality import Quality
@@ -18,6 +19,7 @@ from onward.formatting import show_bytes
 from onward.graph.int8_weights import marked_processors
 from onward.providers.provider_names import short_name
 
+_FEW = 8  # rows of data
 _SAME = Quality(similarity=1.0, error=0.0)
 
 
@@ -136,8 +138,21 @@ def _notes(
         )
     if subject.calibration.is_random:
         yield "measured on random numbers: give data to see what is lost on yours"
+    elif found.quality is not None and (rows := _count_rows(subject, _FEW)) < _FEW:
+        yield f"measured on {_count(rows, 'row')}, which it was fitted to: give some tens"
     if subject.is_large:
         yield f"speed and quality were not measured: the model has {show_bytes(subject.bytes)}"
+
+
+def _count_rows(subject: Subject, most: int) -> int:
+    """The rows of data, counted up to a number."""
+    rows = 0
+    for feeds in subject.calibration.batches():
+        first = next((np.shape(feed) for feed in feeds.values() if np.ndim(feed)), (1,))
+        rows += first[0]
+        if rows >= most:
+            break
+    return rows
 
 
 def _why_not(

@@ -94,6 +94,8 @@ def read_settings(
         raise OptionError(f"processors must be {' or '.join(PROCESSORS)}, not {processors!r}")
     if processors != ALL and form not in ("int8", "auto"):
         raise OptionError(f"processors are a setting of int8, not of {to}\nleave it out")
+    if method != "auto" and form not in ("int4", "int2", "auto"):
+        raise OptionError(f"method is a setting of int4 and int2, not of {to}\nleave it out")
     if tune is not None and form in ("fp16", "bf16"):
         raise OptionError(f"tune learns how to round to integers, not to {to}\nleave it out")
     if bits is not None and not 2 <= bits <= 8:

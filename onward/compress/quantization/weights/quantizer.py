@@ -129,11 +129,13 @@ class WeightQuantizer:
         """What a user must know of a plan."""
         small = {self._sites[name].store for name, form in plan.items() if form.bits == 2}
         lost = [self._errors[each] for each in self._stores if each in small]
-        lines = [*self._widened, *self._left]
+        lines = [*self._widened, *(self._left if plan else ())]  # else the reasons say it
         if lost:
+            several = f"{len(lost)} weights of 2 bits are"
+            which = several if len(lost) > 1 else "a weight of 2 bits is"
             lines.append(
-                f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their "
-                "size (4 bits: about 8 %): tune the rounding, or use 4 bits"
+                f"{which} off by {sum(lost) / len(lost):.0%} of its size (4 bits: about 8 %): "
+                "tune the rounding, or use 4 bits"
             )
         return lines
 
