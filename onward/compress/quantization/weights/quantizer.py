@@ -134,7 +134,7 @@ class WeightQuantizer:
             several = f"{len(lost)} weights of 2 bits are"
             which = several if len(lost) > 1 else "a weight of 2 bits is"
             lines.append(
-                f"{which} off by {sum(lost) / len(lost):.0%} of its size (4 bits: about 8 %): "
+                f"{which} off by {sum(lost) / len(lost):.0%} (4 bits: about 8 %): "
                 "tune the rounding, or use 4 bits"
             )
         return lines
