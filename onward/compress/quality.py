@@ -169,7 +169,14 @@ def _run_by_name(
 
 def _call_metric(metric: OwnMetric, run: Run) -> float:
     try:
-        number = float(metric(run))
+        given = metric(run)
+        if given is None:
+            raise MetricError(
+                "the metric returned None, not a number\nreturn what is to be kept high"
+            )
+        number = float(given)
+    except MetricError:
+        raise
     except Exception as error:  # the user's code
         raise MetricError(
             f"the metric raised {type(error).__name__}: {error}\n"

@@ -20,13 +20,13 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
 
-from onward.errors import InvalidModel, OnwardError
+from onward.errors import InvalidModel, OnwardError, WriteFailed
 from onward.graph.external import embedded, map_external
 from onward.graph.limits import DEFAULT_LIMITS, ModelLimits, check_operators, exceeded
 from onward.graph.packed.container import PackedFile, open_packed
 from onward.graph.packed.packed_tensor import attach_tensors
 from onward.graph.packed.recognize import is_packed
-from onward.graph.paths import check_replaceable, read_model, to_path, writing
+from onward.graph.paths import check_replaceable, follow_link, read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
 from onward.graph.streamed import write_streamed
@@ -221,7 +221,8 @@ def least_ir_version(model: ir.Model) -> int:
 def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") -> None:
     """Save a model; large weights go to a second file. The old file stays until the end.
 
-    `more` is appended: fields of the model's message that onnx-ir does not hold.
+    A symbolic link stays; the file that it names is replaced. `more` is appended: fields of the
+    model's message that onnx-ir does not hold.
     """
     path = to_path(path)
     version, model.ir_version = model.ir_version, least_ir_version(model)
@@ -258,7 +259,13 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     check_replaceable(path)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onward-") as aside:
+    target = follow_link(path)
+    if outside is not None and path.is_symlink():  # external data is not found through a link
+        raise WriteFailed(
+            f"{path} cannot be written: it is a link, and a model of this size is two files\n"
+            f"give the path of the file itself: {target}"
+        )
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".onward-") as aside:
         made = Path(aside) / path.name
         if outside is None and weights > _COPIED_AT_MOST and is_binary(path):
             write_streamed(model, made)
@@ -270,4 +277,4 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
         for each in sorted(
             Path(aside).iterdir(), reverse=True
         ):  # the data before what points to it
-            os.replace(each, path.parent / each.name)
+            os.replace(each, target if each == made else path.parent / each.name)

@@ -91,6 +91,11 @@ def is_special(path: Path) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
+def follow_link(path: Path) -> Path:
+    """The file that a symbolic link names: what is written replaces that file, not the link."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def check_replaceable(path: Path) -> None:
     """Refuse to put a new file in the place of a device, a pipe or a socket."""
     if is_special(path):
@@ -143,7 +148,8 @@ def check_writable(path: Path) -> None:
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        with tempfile.TemporaryFile(dir=path.absolute().parent, prefix=".onward-"):
+        folder = follow_link(path).absolute().parent
+        with tempfile.TemporaryFile(dir=folder, prefix=".onward-"):
             pass
 
 

@@ -5,15 +5,26 @@ It is in passes, not in providers/ort, because `gradient()` applies it to the mo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
 from onward.graph.dtypes import HALVES
 from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Ops, Replacement, Rules, rewrite
-from onward.passes.value_facts import attribute, dims, input_of, ints, made_by, rank
+from onward.passes.value_facts import (
+    attribute,
+    dims,
+    input_of,
+    ints,
+    is_constant,
+    made_by,
+    rank,
+)
 
 _rules = Rules()
+_VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 
 
 def apply_ort_workarounds(model: ir.Model) -> ir.Model:
@@ -57,6 +68,74 @@ def _vector_as_matrix(op: Ops, node: ir.Node) -> Replacement:
         product = op.MatMul(a, op.Unsqueeze(b, np.array([1])))
         return op.Squeeze(product, np.array([-1]))
     return op.Squeeze(op.MatMul(op.Unsqueeze(a, np.array([0])), b), np.array([-2]))
+
+
+def misreads_scales(node: ir.Node) -> bool:
+    """Whether onnxruntime takes scales along the summed axis of a weight for those of outputs."""
+    if node.domain not in ("", "ai.onnx") or node.op_type != "DequantizeLinear":
+        return False
+    axes, sizes = rank(node.inputs[0]), dims(node.inputs[1])
+    if not axes or sizes is None or len(sizes) != 1 or sizes[0] == 1:
+        return False
+    if attribute(node, "block_size", 0) or not is_constant(node.inputs[0]):
+        return False
+    return any(
+        axis != out or (axes != 2 and product.op_type != "Conv")
+        for product, axis in _products_of(node.outputs[0], attribute(node, "axis", 1) % axes, axes)
+        for out in (_out_axis(product),)
+    )
+
+
+def _out_axis(product: ir.Node) -> int:
+    """The axis of a weight that is not summed."""
+    is_gemm = product.op_type == "Gemm" and bool(attribute(product, "transB", 0))
+    return 0 if product.op_type == "Conv" or is_gemm else 1
+
+
+def _products_of(
+    value: ir.Value, axis: int | None, axes: int
+) -> Iterator[tuple[ir.Node, int | None]]:
+    """The products of dequantized data that read a weight, and the axis of its scales there."""
+    for reader, place in value.uses():
+        if reader.op_type in _VIEWS and place == 0:
+            yield from _products_of(reader.outputs[0], _moved_axis(reader, axis, axes), axes)
+        elif reader.op_type in ("MatMul", "Gemm", "Conv") and place == 1:
+            data = reader.inputs[0]
+            while (view := made_by(data, *_VIEWS)) is not None:
+                data = view.inputs[0]
+            if made_by(data, "DequantizeLinear") is not None:
+                yield reader, axis
+
+
+def _moved_axis(view: ir.Node, axis: int | None, axes: int) -> int | None:
+    """An axis behind a node that only moves numbers; None: not known."""
+    if view.op_type == "Identity" or axis is None:
+        return axis
+    if view.op_type != "Transpose":
+        return None
+    order = list(attribute(view, "perm", None) or range(axes)[::-1])
+    return order.index(axis)
+
+
+@_rules("DequantizeLinear")
+def _scales_along_summed_axis(op: Ops, node: ir.Node) -> Replacement:
+    """(w - zero) * scale in operators of their own, where onnxruntime misreads the scales.
+
+    It fuses DequantizeLinear of data and weight with the product, and reads scales of any axis as
+    those of the outputs: wrong numbers if the weight is square, an error in each run if not.
+    """
+    if not misreads_scales(node):
+        return None
+    w, scale, zero = node.inputs[0], node.inputs[1], input_of(node, 2)
+    axes = rank(w)
+    assert axes and scale is not None
+    shape = np.ones(axes, np.int64)
+    shape[attribute(node, "axis", 1)] = -1
+    kind = int(scale.dtype or ir.DataType.FLOAT)
+    steps = op.Cast(w, to=kind)
+    if zero is not None:
+        steps = op.Sub(steps, op.Reshape(op.Cast(zero, to=kind), shape))
+    return op.Mul(steps, op.Reshape(scale, shape))
 
 
 @_rules("Pad")

@@ -12,6 +12,7 @@ from onward.errors import (
     OptionError,
     UnsupportedModel,
 )
+from onward.graph.int8_weights import CUT_OFF_FREE
 from onward.graph.scan.model_scan import ModelScan
 from onward.lazy import LazyModule
 from onward.providers.choose import ProviderChoice
@@ -26,8 +27,10 @@ from onward.sessions.plan import Plan
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
+    from onward.providers.ort import exact_products
     from onward.sessions import plan_model
 else:  # loaded only when onnxruntime does not take the model as it is
+    exact_products = LazyModule("onward.providers.ort.exact_products")
     plan_model = LazyModule("onward.sessions.plan_model")
 
 HALF, DOUBLE = 10, 11  # ONNX's numbers of float16 and float64
@@ -55,6 +58,7 @@ def open_plan(reader: ModelReader, choice: ProviderChoice, options: SessionOptio
         return _open_ort_format(reader, choice, options)
     if options.result_cache_bytes:
         plan_model.check_deterministic(reader.view_model())
+    _warn_of_large_weights(reader, choice, options)
     cause: Exception | None = None
     data, scan = _data_for_ort(reader, choice, options)
     if data is not None:
@@ -121,11 +125,30 @@ def _data_for_ort(
 def _needs_preparing(scan: ModelScan, choice: ProviderChoice) -> bool:
     """Whether onnxruntime must not get the model as it is.
 
-    From bytes, it would look for external data in the working directory. And operators that it is
-    known to compute wrong go to another provider, unless the user named providers.
+    From bytes, it would look for external data in the working directory. Operators that it is
+    known to compute wrong go to another provider, unless the user named providers. And scales of
+    weights that it misreads are rewritten.
     """
     suspicious = choice.may_move and bool(scan.doubtful)
-    return bool(choice.failed) or suspicious or bool(scan.external)
+    misread = scan.products.has_misread_scales
+    return bool(choice.failed) or suspicious or misread or bool(scan.external)
+
+
+def _warn_of_large_weights(
+    reader: ModelReader, choice: ProviderChoice, options: SessionOptions
+) -> None:
+    """Warn of 8-bit weights whose products this processor cuts off."""
+    if choice.listed[0][0] not in ("CPUExecutionProvider", "OpenVINOExecutionProvider"):
+        return
+    data, scan = reader.data, reader.scan
+    if data is None or scan is None or not scan.products.has_large_weights(data):
+        return
+    if exact_products.largest_weight() == CUT_OFF_FREE:
+        log_of(options).warning(
+            "%s has 8-bit weights beyond 64: this processor, x86-64 without VNNI, cuts off sums of "
+            "their products; quantize the model for all processors, or run it on another one",
+            reader.path or "the model",
+        )
 
 
 def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: ProviderChoice) -> bool:

@@ -23,6 +23,7 @@ from onward.lazy import LazyModule
 from onward.measure.memory.budget import check_opening
 from onward.passes.composites import has_calls, inline_calls
 from onward.passes.normalize import inline_functions, lift_constants, unify_default_domain
+from onward.passes.ort_workarounds import misreads_scales
 from onward.passes.pipelines import PREPARE, inference
 from onward.passes.wide_sums import widen_sums
 from onward.providers.choose import ProviderChoice
@@ -79,7 +80,7 @@ def _open_prepared(
     moves = choice.failed or (choice.may_move and _has_defect(model))
     if choice.leading_ort and not moves and not options.own_passes:
         try:
-            if path is not None and not widen and external_tensors(model):
+            if path is not None and not widen and _runs_by_path(model):
                 return OrtPlan(ort.create(path, options, choice.leading_ort), options)
             return _open_in_ort(model, choice, options)
         except (LimitExceeded, OptionError):
@@ -114,6 +115,11 @@ def _open_parts(
     if len(parts) == 1 and parts[0].provider == 0 and engines[0].is_ort:
         return _open_in_ort(model, choice, options)
     return PartitionedPlan(model, parts, engines, options)
+
+
+def _runs_by_path(model: ir.Model) -> bool:
+    """Whether onnxruntime may read a model with external data from its file, unchanged."""
+    return bool(external_tensors(model)) and not any(map(misreads_scales, walk(model.graph)))
 
 
 def _has_training_nodes(model: ir.Model) -> bool:

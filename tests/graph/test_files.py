@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onward.errors import InvalidModel, UnsafeModel
+from onward.errors import InvalidModel, UnsafeModel, WriteFailed
 from onward.graph.builder import OpBuilder
 from onward.graph.files import load, save, weight_bytes
 from onward.graph.mapped import MappedTensor
@@ -139,6 +139,22 @@ def test_save_then_load_is_identity(tmp_path: Path) -> None:
     save(tiny(), path)
     assert ir.to_proto(load(path)) == ir.to_proto(tiny())
     assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_link_stays_and_the_file_that_it_names_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    link, target = tmp_path / "m.onnx", tmp_path / "models" / "version"
+    target.write_bytes(b"old")
+    link.symlink_to("models/version")
+    save(tiny(), link)
+    assert link.is_symlink() and [each.name for each in target.parent.iterdir()] == ["version"]
+    assert ir.to_proto(load(target)) == ir.to_proto(load(link)) == ir.to_proto(tiny())
+    monkeypatch.setattr("onward.graph.files._EMBEDDED_AT_MOST", 1)
+    with pytest.raises(WriteFailed, match="it is a link, and a model of this size is two files"):
+        save(tiny(), link)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.onnx", "models"]
 
 
 def test_large_weights_go_to_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

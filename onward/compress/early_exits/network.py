@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +47,7 @@ from onward.graph.costs.node_costs import model_costs
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import GraphOps
 from onward.message_text import first_line, suggest_names
+from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import PREPARE
 
@@ -275,6 +277,8 @@ def write_exits(
             failure = failure or error
             continue
         restore_fixed_batch(model, network.fixed_batch, network.axes)
+        with contextlib.suppress(UnsupportedModel):  # a model that only the newest opset has
+            model = lower_opset(model, STOCK_OPSET)
         return model, keep_one
     assert failure is not None
     raise UnsupportedModel(

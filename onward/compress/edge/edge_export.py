@@ -30,6 +30,7 @@ from onward.errors import FileExists, OptionError, UnsupportedModel
 from onward.formatting import show_bytes, show_seconds
 from onward.graph.dtypes import numpy_type
 from onward.graph.files import Source, load, save
+from onward.graph.int8_weights import marked_processors
 from onward.graph.node_args import describe
 from onward.graph.paths import writing
 from onward.graph.random_feeds import check_sizes, dynamic_names
@@ -221,6 +222,9 @@ def _write(
             target.name, name, _ports(_inputs(model)), _ports(model.graph.outputs)
         )
         (folder / loader).write_text(text, "utf-8")
+        processors = marked_processors(model)
+        if processors is not None:
+            notes = [*notes, f"its int8 products are exact on these processors: {processors}"]
         sizes = {each.name: each.stat().st_size for each in sorted(folder.iterdir())}
         (folder / "sizes.md").write_text(_size_table(sizes, target), "utf-8")
         where.mkdir(exist_ok=True)

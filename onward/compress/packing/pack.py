@@ -33,7 +33,7 @@ from onward.graph.external import map_file, open_inside
 from onward.graph.files import is_binary, read_proto, save
 from onward.graph.packed.container import Use
 from onward.graph.packed.recognize import SUFFIX, is_packed
-from onward.graph.paths import check_replaceable, check_writable, to_path, writing
+from onward.graph.paths import check_replaceable, check_writable, follow_link, to_path, writing
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
@@ -83,7 +83,8 @@ def pack(
     if is_packed(model):
         raise InvalidModel(f"{model!s:.200} is packed already\nonward unpack undoes it")
     check_target(target, overwrite)
-    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".onward-") as aside:
+    folder = follow_link(target).absolute().parent
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".onward-") as aside:
         if isinstance(model, ir.Model):
             save(model, Path(aside) / "model.onnx")
             model = Path(aside) / "model.onnx"
@@ -133,7 +134,7 @@ def _pack(model: Source, target: Path, made: Path, progress: Progress) -> Packed
         os.fsync(file.fileno())
         after = file.seek(0, os.SEEK_END)
     with writing(target):
-        os.replace(made, target)
+        os.replace(made, follow_link(target))
     return Packed(
         path=target,
         before=before + sum(data_files.sizes.values()),

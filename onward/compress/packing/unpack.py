@@ -21,7 +21,7 @@ from onward.errors import FileExists, InvalidModel
 from onward.graph.external import check_location
 from onward.graph.limits import DEFAULT_LIMITS
 from onward.graph.packed.container import PackedBlock, PackedFile, Use, open_packed
-from onward.graph.paths import to_path, writing
+from onward.graph.paths import follow_link, to_path, writing
 
 Array = np.ndarray[Any, Any]
 
@@ -50,16 +50,17 @@ def unpack(
     file = open_packed(source)
     check_target(target, overwrite)
     _check_data_files(file, target, overwrite)
+    place = target if file.files else follow_link(target)  # external data is not found by a link
     with (
         writing(target),
-        tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".onward-") as aside,
+        tempfile.TemporaryDirectory(dir=place.absolute().parent, prefix=".onward-") as aside,
     ):
         folder = Path(aside) / "new"
         folder.mkdir()
         (folder / target.name).write_bytes(_rebuild(file, folder, verify, progress))
         for name in (*file.files, target.name):  # external data before the model that refers to it
-            (target.parent / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(folder / name, target.parent / name)
+            (place.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder / name, place if name == target.name else place.parent / name)
     return target
 
 

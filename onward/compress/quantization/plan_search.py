@@ -182,8 +182,9 @@ def _best_over_budget(
     """The whole plan, which loses too much, where undoing enough of it leaves no gain."""
     seconds = time_against_float(subject, full.model) if full.plan else None
     size = size_of(full.model)
+    left = {name: reason for name, reason in undone.items() if name not in full.plan}
     return PlanSearchResult(
-        full.plan, full.model, size, full.quality, seconds, undone, is_within=False
+        full.plan, full.model, size, full.quality, seconds, left, is_within=False
     )
 
 

@@ -28,6 +28,7 @@ from onward.compress.quantization.quantizers import (
 from onward.compress.quantization.side_by_side import choose_candidate
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Report
+from onward.errors import OptionError
 from onward.providers.model_sources import open_model
 from onward.providers.provider_names import AUTO
 from onward.runner.metrics.metric import Metric
@@ -67,6 +68,7 @@ def quantize(
     size: int | str | None = None,
     block: int | None = None,
     method: str = "auto",
+    processors: str = "all",
     batch: int | None = None,
     limit: int | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -96,6 +98,8 @@ def quantize(
         size: the bytes that the file may have ("100MB"), for int4 and int2
         block: how many weights share a scale, for int4 and int2
         method: how weights are rounded: "rtn", "mse", "gptq", "awq", "auto"
+        processors: those that an int8 file is for: "all"; "this": weights have one bit more where
+            this machine computes exactly with it, and the file is wrong on x86-64 without VNNI
         batch: rows of a batch of data
         limit: the number of batches to read at most
         sizes: sizes of dynamic dimensions to measure the speed with; else those of the first batch
@@ -112,9 +116,12 @@ def quantize(
         size=size,
         block=block,
         method=method,
+        processors=processors,
         tune=tune,
         seed=seed,
     )
+    if small := [name for name, size in (sizes or {}).items() if size < 1]:
+        raise OptionError(f"the size of {small[0]!r} must be at least 1, to measure the speed with")
     opened = open_model(model)
     inputs = [describe(value) for value in opened.graph.inputs if not value.is_initializer()]
     calibration = Calibration(

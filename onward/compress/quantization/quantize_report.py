@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.compress.quality import Quality
@@ -15,8 +16,10 @@ from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
 from onward.compress.report import Change, Measured, Report
 from onward.formatting import show_bytes
+from onward.graph.int8_weights import marked_processors
 from onward.providers.provider_names import short_name
 
+_FEW = 8  # rows of data
 _SAME = Quality(similarity=1.0, error=0.0)
 
 
@@ -89,6 +92,7 @@ def _details(
         "random_data": subject.calibration.is_random,
         "formats": dict(Counter(str(form) for form in found.plan.values())),
         "learned_rounding": found.tuned,
+        "processors": marked_processors(found.model),
     }
 
 
@@ -134,8 +138,21 @@ def _notes(
         )
     if subject.calibration.is_random:
         yield "measured on random numbers: give data to see what is lost on yours"
+    elif found.quality is not None and (rows := _count_rows(subject, _FEW)) < _FEW:
+        yield f"measured on {_count(rows, 'row')}, which it was fitted to: give some tens"
     if subject.is_large:
         yield f"speed and quality were not measured: the model has {show_bytes(subject.bytes)}"
+
+
+def _count_rows(subject: Subject, most: int) -> int:
+    """The rows of data, counted up to a number."""
+    rows = 0
+    for feeds in subject.calibration.batches():
+        first = next((np.shape(feed) for feed in feeds.values() if np.ndim(feed)), (1,))
+        rows += first[0]
+        if rows >= most:
+            break
+    return rows
 
 
 def _why_not(

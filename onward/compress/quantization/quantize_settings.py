@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OptionError, ProviderMissing
+from onward.graph.int8_weights import ALL
 from onward.lazy import LazyModule
 from onward.providers.choose import available, full_name, install_hint
 from onward.providers.provider_names import AUTO
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 else:  # it loads the losses
     tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
 
+PROCESSORS = (ALL, "this")
 FORMATS = {  # what a user writes, and the format's name
     "int8": "int8",
     "int4": "int4",
@@ -41,6 +43,7 @@ class QuantizeSettings:
         size: the bytes that the file may have, for int4 and int2
         block: weights that share a scale, for int4 and int2
         method: how weights are rounded, for int4 and int2
+        processors: "all", or "this": those that compute as this one does, for int8
         tune: settings of learned rounding, or None
         seed: of random feeds and of learned rounding
     """
@@ -52,6 +55,7 @@ class QuantizeSettings:
     size: int | None = None
     block: int | None = None
     method: str = "auto"
+    processors: str = ALL
     tune: Tune | None = None
     seed: int = 0
 
@@ -75,6 +79,7 @@ def read_settings(
     size: int | str | None,
     block: int | None,
     method: str,
+    processors: str,
     tune: Any,
     seed: int,
 ) -> QuantizeSettings:
@@ -85,6 +90,12 @@ def read_settings(
     for name, given in (("bits", bits), ("size", size), ("block", block)):
         if given is not None and form not in ("int4", "int2", "auto"):
             raise OptionError(f"{name} is a setting of int4 and int2, not of {to}\nleave it out")
+    if processors not in PROCESSORS:
+        raise OptionError(f"processors must be {' or '.join(PROCESSORS)}, not {processors!r}")
+    if processors != ALL and form not in ("int8", "auto"):
+        raise OptionError(f"processors are a setting of int8, not of {to}\nleave it out")
+    if method != "auto" and form not in ("int4", "int2", "auto"):
+        raise OptionError(f"method is a setting of int4 and int2, not of {to}\nleave it out")
     if tune is not None and form in ("fp16", "bf16"):
         raise OptionError(f"tune learns how to round to integers, not to {to}\nleave it out")
     if bits is not None and not 2 <= bits <= 8:
@@ -97,6 +108,7 @@ def read_settings(
         size=None if size is None else read_bytes(size),
         block=block,
         method=method,
+        processors=processors,
         tune=read_tune(tune, seed),
         seed=seed,
     )

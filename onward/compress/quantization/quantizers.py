@@ -13,7 +13,9 @@ from onward.compress.quantization.plan_search import Tuner
 from onward.compress.quantization.quantization_plan import Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.subject import Subject
+from onward.graph.int8_weights import ALL, CUT_OFF_FREE
 from onward.lazy import LazyModule
+from onward.providers.ort import exact_products
 
 if TYPE_CHECKING:
     from onward.compress.distillation import teacher_outputs
@@ -46,7 +48,10 @@ def make_quantizer(subject: Subject, settings: QuantizeSettings, progress: Progr
     model = subject.copy()
     calibration = None if subject.calibration.is_random else subject.calibration
     if settings.to == "int8":
-        return int8.Int8Quantizer(model, calibration, provider=settings.provider, progress=progress)
+        largest = CUT_OFF_FREE if settings.processors == ALL else exact_products.largest_weight()
+        return int8.Int8Quantizer(
+            model, calibration, provider=settings.provider, largest=largest, progress=progress
+        )
     if settings.to in ("int4", "int2"):
         return weights.WeightQuantizer(
             model,

@@ -42,6 +42,7 @@ from onward.graph.scan.onnx_messages import (
     read_value,
 )
 from onward.graph.scan.protobuf import fields, signed, text
+from onward.graph.scan.quantized_products import QuantizedProducts
 
 _UNFOLDED = MAY_DRAW | {"EPContext"}
 _NEWEST_OPSET = 1 << 16  # the newest is 28; other domains count otherwise
@@ -70,6 +71,7 @@ class ModelScan:
     growth: Growth = field(default_factory=Growth)
     doubtful: set[str] = field(default_factory=set)  # operators that onnxruntime may get wrong
     casts_to: set[int] = field(default_factory=set)  # the types that Casts name
+    products: QuantizedProducts = field(default_factory=QuantizedProducts)
 
 
 def scan_model(
@@ -211,6 +213,7 @@ class _Walk:
                 elif tag == 42:
                     tensor = read_tensor(self.data, a, b)
                     self.tensor(tensor, "an initializer", hidden)
+                    scan.products.add_tensor(tensor.name, tensor)
                     scan.initializers += 1
                     scope.constants[tensor.name] = self.constant(tensor)
                 elif tag == 122:
@@ -263,6 +266,7 @@ class _Walk:
             for each in attribute.graphs:
                 has_graphs = True
                 self.graph([each], scope.inner(), depth + 1, body, hidden)
+        self.scan.products.add_node(node)
         if node.domain == "":
             self.record_types_and_defects(node)
         if not has_graphs and node.op not in _UNFOLDED:

@@ -1,9 +1,4 @@
-"""How large the 8-bit weights of exact products may be on this machine.
-
-Processors of x86-64 without VNNI multiply bytes in pairs, and add both products in 16 bits: two of
-255 * 127 are cut off at 32,767. onnxruntime and OpenVINO use that instruction. With weights up to
-64 no pair is cut off: 2 * 255 * 64 = 32,640.
-"""
+"""How large the 8-bit weights of exact products may be on this machine (graph/int8_weights.py)."""
 
 from __future__ import annotations
 
@@ -13,11 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onward.graph.builder import OpBuilder
+from onward.graph.int8_weights import CUT_OFF_FREE, LARGEST
 from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import BoundSession, to_numpy
 
-LARGEST = 127  # symmetric: -128 is not used
-CUT_OFF_FREE = 64
 _INPUTS, _OUTPUTS = 64, 16  # of the product that is tried: some kernels take whole blocks only
 
 

@@ -1,6 +1,7 @@
-"""Limits on onnxruntime's constant folding, so that a small model cannot fill the memory.
+"""Limits on onnxruntime's constant folding, and the optimizers of it to leave out.
 
-Without them it computes any number of results of up to 1 GiB each, and strings of any size.
+Without limits it computes any number of results of up to 1 GiB each, and strings of any size: a
+small model could fill the memory.
 """
 
 from __future__ import annotations
@@ -26,5 +27,10 @@ def max_folded_bytes(look: ModelScan) -> int:
 
 
 def disabled_optimizers(look: ModelScan) -> list[str]:
-    """The optimizers to leave out: folding may take long, or make texts that nothing bounds."""
-    return ["ConstantFolding"] if look.growth.heavy else []
+    """The optimizers to leave out.
+
+    Folding may take long, or make texts that nothing bounds. And float weights between nodes of
+    quantized data would be rounded to 8 bits with one scale, although the model does not say so.
+    """
+    found = ["ConstantFolding"] if look.growth.heavy else []
+    return [*found, "WeightBiasQuantization"] if look.products.has_float_weights else found

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from onward.errors import OptionError, UnsupportedModel
 from onward.graph.graph_ops import GraphOps, extend, taken_names
+from onward.graph.int8_weights import CUT_OFF_FREE, LARGEST
 from onward.passes.composites import DOMAIN
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.drop_unused import drop_unused
@@ -31,7 +32,6 @@ from onward.passes.training_mode import free_name
 from onward.passes.value_facts import Array
 from onward.programs.export import export_model, tied_tensors
 from onward.programs.select import restore_parameters
-from onward.providers.ort.exact_products import CUT_OFF_FREE, LARGEST, largest_weight
 from onward.runner.finetune.linear_layers import (
     LinearLayer,
     all_readers,
@@ -209,7 +209,7 @@ def _weight_grid(layer: LinearLayer, bits: int, block: int) -> QuantizationGrid:
     """Scales per output, or in blocks of an output's weights if it is a matrix."""
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
     if bits == 8:
-        high = LARGEST if block else largest_weight()
+        high = LARGEST if block else CUT_OFF_FREE  # exact on every processor
         low = -high  # int8 weights are symmetric
     out = 0 if layer.out_first else 1
     if block and not layer.is_conv:

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from onward import InferenceSession
 from onward.compress import add_exits, set_thresholds
 from onward.errors import DataError, OptionError, UnsupportedModel
 from onward.graph.builder import OpBuilder
+from onward.graph.protos import to_proto
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
@@ -94,6 +96,16 @@ def test_rows_that_go_on_are_unchanged(thresholds: float, criterion: str) -> Non
     [taken] = InferenceSession(made).run(["exit"], feeds_of(model, 7))
     if thresholds != 0.3:
         assert (taken == (1 if thresholds > 1 else 0)).all()
+
+
+@pytest.mark.parametrize("make", [image_model, token_model])
+def test_stock_onnxruntime_runs_the_result(make: Any) -> None:
+    made = add_exits(make(), ["inner"]).model
+    data = to_proto(made).SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    feeds = feeds_of(made, 3)
+    for y, z in zip(session.run(None, feeds), InferenceSession(made).run(None, feeds), strict=True):
+        np.testing.assert_allclose(y, z, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.integration

@@ -292,3 +292,17 @@ def test_other_sha256_is_found_by_verify(path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(unpack_module, "open_packed", changed)
     with pytest.raises(InvalidModel, match="SHA-256 of tensor 'w' differs"):
         unpack(packed, path.parent / "u.onnx", verify=True)
+
+
+def test_links_stay_and_the_files_that_they_name_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", (4,))
+    onward.save(op.model(y=op.Add(x, np.ones(4, np.float32))), tmp_path / "model.onnx")
+    for name in ("packed", "again"):
+        (tmp_path / f"{name}.onnxpack").symlink_to(tmp_path / "files" / name)
+    pack(tmp_path / "model.onnx", tmp_path / "packed.onnxpack")
+    unpack(tmp_path / "packed.onnxpack", tmp_path / "again.onnxpack")
+    assert all((tmp_path / f"{name}.onnxpack").is_symlink() for name in ("packed", "again"))
+    assert sorted(each.name for each in (tmp_path / "files").iterdir()) == ["again", "packed"]
+    assert (tmp_path / "files" / "again").read_bytes() == (tmp_path / "model.onnx").read_bytes()

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
+from onward.graph.int8_weights import CUT_OFF_FREE
 from onward.graph.shapes.infer import infer_shapes
 from onward.passes.drop_unused import drop_unused
 from onward.passes.pipelines import BASIC, PREPARE
 from onward.providers.options import SessionOptions
-from onward.providers.ort.exact_products import largest_weight
 from onward.sessions.inference import InferenceSession
 
 OPERATORS = ("MatMul", "Conv", "Tanh")  # onnxruntime has no integer kernel for Tanh
@@ -76,7 +76,7 @@ class SimpleQuantizer:
         name = str(value.name)
         if value.const_value is not None:
             w = value.const_value.numpy()
-            scale = float(np.abs(w).max()) / largest_weight()
+            scale = float(np.abs(w).max()) / CUT_OFF_FREE
             quantized = np.round(w / scale).astype(np.int8)
             x = _constant(graph, f"{name}_int8", quantized)
             return _add(

@@ -12,7 +12,7 @@ import pytest
 
 from onward.compress import quantize
 from onward.compress.quantization import subject
-from onward.errors import DataError, FeedError, MetricError
+from onward.errors import DataError, FeedError, MetricError, OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.files import save
 from onward.sessions.inference import InferenceSession
@@ -79,6 +79,7 @@ def test_a_budget_that_cannot_be_met_is_reported(model: ir.Model, rows: dict[str
     assert not report.helped and not report.details["within_budget"]
     assert "where 0.00% is allowed (drop)" in report.notes[0]
     assert report.rejected is not None and report.after == report.before
+    assert not any("unchanged: quantizing it loses" in note for note in report.notes)
 
 
 def test_a_metric_decides(model: ir.Model, rows: dict[str, Any]) -> None:
@@ -133,7 +134,22 @@ def test_a_metric_that_raises_ends_the_search_at_once(
 
 
 def test_one_row_is_enough(model: ir.Model, rows: dict[str, Any]) -> None:
-    assert quantize(model, {"x": rows["x"][:1]}, memory=False, drop=0.05).helped
+    report = quantize(model, {"x": rows["x"][:1]}, memory=False, drop=0.05)
+    assert report.helped
+    assert "measured on 1 row, which it was fitted to: give some tens" in report.notes
+    assert not any("measured on" in note for note in quantize(model, rows, memory=False).notes)
+
+
+def test_a_metric_that_returns_nothing_is_named(model: ir.Model, rows: dict[str, Any]) -> None:
+    with pytest.raises(MetricError, match="the metric returned None, not a number"):
+        quantize(model, rows, metric=lambda run: None)  # type: ignore[arg-type, return-value]
+
+
+def test_settings_that_have_no_effect_are_refused(model: ir.Model, rows: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="method is a setting of int4 and int2, not of int8"):
+        quantize(model, rows, method="gptq")
+    with pytest.raises(OptionError, match="the size of 'batch' must be at least 1"):
+        quantize(model, rows, sizes={"batch": 0})
 
 
 @pytest.mark.parametrize("opset", [7, 13, 22])

@@ -8,7 +8,13 @@ import pytest
 
 from onward.compress import quantize
 from onward.compress.learned_rounding.tune_settings import Tune
-from onward.compress.quantization.quantize_settings import read_bytes, read_drop, read_tune
+from onward.compress.quantization.quantize_settings import (
+    QuantizeSettings,
+    read_bytes,
+    read_drop,
+    read_settings,
+    read_tune,
+)
 from onward.errors import OptionError
 from tests.models import mlp
 
@@ -51,3 +57,26 @@ def test_learning_is_a_time_or_settings(given: Any, tune: Tune) -> None:
 def test_wrong_settings_are_one_clear_error(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         quantize(mlp(), **settings)
+
+
+def test_processors_are_all_or_those_like_this_one() -> None:
+    def read(to: str, processors: str) -> QuantizeSettings:
+        return read_settings(
+            to=to,
+            drop=0.01,
+            provider="cpu",
+            bits=None,
+            size=None,
+            block=None,
+            method="auto",
+            processors=processors,
+            tune=None,
+            seed=0,
+        )
+
+    assert read("int8", "this").processors == "this"
+    assert read("int4", "all").processors == "all"
+    with pytest.raises(OptionError, match="processors must be all or this, not 'arm'"):
+        read("int8", "arm")
+    with pytest.raises(OptionError, match="processors are a setting of int8, not of int4"):
+        read("int4", "this")

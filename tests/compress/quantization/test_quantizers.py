@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.quantizers import make_quantizer, quantizer_key
 from onward.compress.quantization.subject import Subject
 from onward.graph.builder import OpBuilder
+from onward.graph.int8_weights import ALL, ALL_BUT_OLD, marked_processors
+from onward.providers.ort import exact_products
 from onward.sessions.inference import InferenceSession
 
 RNG = np.random.default_rng(0)
@@ -43,3 +46,22 @@ def test_providers_share_quantizers_of_formats_that_are_the_same_for_all() -> No
     cpu, openvino = "CPUExecutionProvider", "OpenVINOExecutionProvider"
     assert quantizer_key(settings_for(cpu, "int4")) == quantizer_key(settings_for(openvino, "int4"))
     assert quantizer_key(settings_for(cpu)) != quantizer_key(settings_for(openvino))
+
+
+def test_int8_weights_are_for_all_processors_unless_asked_for_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exact_products, "largest_weight", lambda: 127)
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", 16))
+    w = op.initializer("w", RNG.normal(size=(16, 16)).astype(np.float32))
+    model = op.model(y=op.MatMul(x, w))
+    rows = {"x": RNG.normal(size=(8, 16)).astype(np.float32)}
+    data = Calibration(rows, InferenceSession(model).get_inputs())
+    subject = Subject(model, data, None, "CPUExecutionProvider", {}, 0, False)
+    found = []
+    for processors in ("all", "this"):
+        settings = replace(settings_for("CPUExecutionProvider"), processors=processors)
+        quantizer = make_quantizer(subject, settings, no_progress)
+        found.append(marked_processors(quantizer.write(quantizer.plan)))
+    assert found == [ALL, ALL_BUT_OLD]

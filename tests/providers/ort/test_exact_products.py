@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import onward
-from onward.providers.ort.exact_products import CUT_OFF_FREE, LARGEST, largest_weight
+from onward.graph.int8_weights import CUT_OFF_FREE, LARGEST
+from onward.providers.ort.exact_products import largest_weight
 
 
 @pytest.mark.parametrize("sign", [-1, 1])

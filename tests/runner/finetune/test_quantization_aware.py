@@ -10,9 +10,9 @@ import pytest
 
 import onward
 from onward.errors import OptionError, UnsupportedModel
+from onward.graph.int8_weights import CUT_OFF_FREE
 from onward.losses import MSE
 from onward.optimizers import AdamW
-from onward.providers.ort.exact_products import largest_weight
 from onward.runner.finetune.quantization_aware import export_quantized, make_quantization_aware
 from tests.runner.finetune.finetune_models import conv_net, difference, random, run
 
@@ -52,10 +52,10 @@ def test_scales_are_the_range_of_the_data_and_of_each_output() -> None:
     np.testing.assert_allclose(tensor(aware.model, "x.scale"), step, rtol=1e-5)
     weight = tensor(conv_net(), "conv.weight")
     scales = tensor(aware.model, "conv.weight.scale")
-    np.testing.assert_allclose(scales, np.abs(weight).max((1, 2, 3)) / largest_weight(), rtol=1e-6)
+    np.testing.assert_allclose(scales, np.abs(weight).max((1, 2, 3)) / CUT_OFF_FREE, rtol=1e-6)
     weight = tensor(conv_net(), "out.weight")
     scales = tensor(aware.model, "out.weight.scale")
-    np.testing.assert_allclose(scales, np.abs(weight).max(0) / largest_weight(), rtol=1e-6)
+    np.testing.assert_allclose(scales, np.abs(weight).max(0) / CUT_OFF_FREE, rtol=1e-6)
 
 
 def test_scales_can_be_learned() -> None:

@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.static_writer import StoreWeight, add_initializer
 from onward.compress.quantization.int8.weight_scales import channel_scales, round_weight
+from onward.graph.int8_weights import LARGEST
 from onward.passes.rewrite import detach
 from onward.passes.value_facts import Array, attribute, input_of
-from onward.providers.ort.exact_products import LARGEST
 
 CONTRIB = "com.microsoft"
 

@@ -54,18 +54,22 @@ from onward.compress.quantization.int8.weight_scales import channel_scales, roun
 from onward.compress.quantization.quantization_plan import NodeFormat, Plan
 from onward.errors import OptionError
 from onward.graph.files import Source
+from onward.graph.int8_weights import CUT_OFF_FREE, LARGEST, mark_processors
 from onward.passes.drop_unused import drop_unused
 from onward.passes.normalize import sort_nodes
 from onward.passes.rewrite import Names
 from onward.passes.value_facts import Array, is_constant
-from onward.providers.ort.exact_products import CUT_OFF_FREE, LARGEST, largest_weight
 
 _FEW = 8  # batches on which ways to quantize are compared
 _MOST = 64  # batches that the rounding of weights is learned on
 _TRIED = ("minmax", "percentile", "mse")  # what "auto" compares; entropy only if asked for
-_SMALLER = (
-    "weights of products are from -64 to 64: this processor, x86-64 without VNNI, cuts off sums of "
-    "products of larger ones"
+_FOR_ALL = (
+    "made for all processors: weights of int8 products are from -64 to 64, as x86-64 without VNNI "
+    "cuts off sums of products of larger ones"
+)
+_NOT_FOR_ALL = (
+    "made for processors like this one: on x86-64 without VNNI, which cuts off sums of its int8 "
+    "products, results may be wrong by a third; quantize for all processors to run it there"
 )
 
 Outputs = list[list[Array]]
@@ -87,8 +91,8 @@ class Int8Quantizer:
         smooth: whether to move the range of data's channels into the weights of MatMul and Gemm
         equalize: the same between convolutions
         correct_biases: whether to restore the means of layers' outputs by their biases
-        largest: the largest number that 8-bit weights of products may have, up to 127; None: the
-            largest of exact products on this machine, which is 64 on x86-64 without VNNI
+        largest: the largest number that 8-bit weights of products may have, up to 127; those
+            beyond 64 have wrong products on x86-64 without VNNI
         progress: called with what begins now, how much is done, and the total
     """
 
@@ -103,7 +107,7 @@ class Int8Quantizer:
         smooth: bool = True,
         equalize: bool = True,
         correct_biases: bool = True,
-        largest: int | None = None,
+        largest: int = CUT_OFF_FREE,
         progress: Progress = no_progress,
     ) -> None:
         check_method(ranges)
@@ -162,9 +166,15 @@ class Int8Quantizer:
 
     @property
     def notes(self) -> list[str]:
-        """What a user must know of the plan: smaller weights, and which nodes it cannot have."""
+        """What a user must know of the plan: its processors, and which nodes it cannot have."""
+        return self.notes_for(self._plan)
+
+    def notes_for(self, plan: Plan) -> list[str]:
+        """What a user must know of a plan."""
         inside = [name for name, reason in self._refused.items() if reason == INSIDE_BODY]
-        lines = [_SMALLER] if self._plan and self._largest == CUT_OFF_FREE else []
+        layers = [each for name, each in self._layers.items() if name in plan]
+        line = _FOR_ALL if self._largest <= CUT_OFF_FREE else _NOT_FOR_ALL
+        lines = [line] if any(each.operator != "Gather" for each in layers) else []
         if not inside:
             return lines
         more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
@@ -209,6 +219,8 @@ class Int8Quantizer:
             name = str(node.name)
             if name in plan and plan[name].kind != "static":
                 dynamic.write(node, self._layers[name])
+        if plan:
+            mark_processors(copy, self._largest)
         return drop_unused(sort_nodes(copy))
 
     def _storage(self, copy: ir.Model, names: Names, plan: Plan) -> StoreWeight:
@@ -341,9 +353,7 @@ class Int8Quantizer:
         return {name: choose_range(each, method) for name, each in self._histograms.items()}
 
 
-def _check_largest(given: int | None) -> int:
-    if given is None:
-        return largest_weight()
+def _check_largest(given: int) -> int:
     if not 1 <= given <= LARGEST:
         raise OptionError(f"largest must be from 1 to {LARGEST}, not {given}")
     return given

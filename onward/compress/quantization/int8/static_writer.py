@@ -15,8 +15,10 @@ from onward.compress.quantization.int8.chains import (
 )
 from onward.compress.quantization.int8.int8_layers import Int8Layer
 from onward.compress.quantization.int8.ranges import Int8Range
+from onward.graph.operators import named
 from onward.passes.value_facts import Array, input_of, is_constant
 
+_ROUNDED_BY_ORT = named("Conv ConvTranspose Gemm")
 _LARGEST_BIAS = 1 << 30  # in steps of the bias: the sum of products still fits into int32
 
 StoreWeight = Callable[[Int8Layer], tuple[ir.Value, Array]]  # the int8 initializer, and its scales
@@ -69,6 +71,26 @@ class StaticWriter:
                 self._write_weight(node, layer, ranges[node])
         for node, result in results.items():
             self._end_int8(node, result)
+        self._keep_float_layers()
+
+    def _keep_float_layers(self) -> None:
+        """Clip that changes no number, before float layers between int8 ones.
+
+        onnxruntime would round the weights of such a layer to 8 bits, with one scale for all.
+        """
+        dequantized, clipped = set(self._int8.values()), dict[ir.Value, ir.Value]()
+        for node in list(self._graph):
+            x = node.inputs[0] if node.inputs else None
+            if node.op_type not in _ROUNDED_BY_ORT or x not in dequantized:
+                continue
+            assert x is not None
+            if not is_constant(node.inputs[1]) or not _is_quantized_behind(node):
+                continue
+            if x not in clipped:
+                least = self._constant(np.finfo(np.float32).min)
+                clipped[x] = self._add("Clip", [x, least], f"{x.name}/clipped")
+                clipped[x].type, clipped[x].shape = x.type, x.shape
+            node.replace_input_with(0, clipped[x])
 
     def _input(self, node: ir.Node) -> ir.Value:
         return data_inputs(node)[0]
@@ -207,6 +229,14 @@ class StaticWriter:
 
     def _initializer(self, name: str, array: Array) -> ir.Value:
         return add_initializer(self._graph, self._name(name), array)
+
+
+def _is_quantized_behind(node: ir.Node) -> bool:
+    """Whether a node's result is quantized, behind a Relu or Clip or at once."""
+    readers = [use.node for use in node.outputs[0].uses()]
+    if len(readers) == 1 and readers[0].op_type in ("Relu", "Clip"):
+        readers = [use.node for use in readers[0].outputs[0].uses()]
+    return any(each.op_type == "QuantizeLinear" for each in readers)
 
 
 def activation_between(node: ir.Node, result: ir.Value) -> ir.Node | None:

@@ -20,9 +20,9 @@ from onward.compress.quantization.int8.statistics import named_values, open_sess
 from onward.compress.quantization.int8.weight_scales import channel_scales
 from onward.compress.quantization.weights.gptq import invert_factor
 from onward.graph.graph_ops import GraphOps, extend
+from onward.graph.int8_weights import LARGEST
 from onward.passes.drop_unused import drop_unused
 from onward.passes.value_facts import Array
-from onward.providers.ort.exact_products import LARGEST
 
 _LARGEST_SUMS = 256 << 20  # bytes of moments that are measured at a time
 _MOST_INPUTS = 2048  # of an output: the moments of more would take longer than they are worth

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from onward.graph.int8_weights import LARGEST
 from onward.passes.value_facts import Array
-from onward.providers.ort.exact_products import LARGEST
 
 _SHARES = np.linspace(1.0, 0.7, 7)  # of the greatest absolute number that a scale covers
 _TINY = 1e-9

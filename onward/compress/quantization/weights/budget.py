@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from onward.compress.quantization.node_names import drop_traces
 from onward.compress.quantization.weights.allocation import Option, allocate
 from onward.compress.quantization.weights.rounding import Inputs, relative_error, sample_rows
 from onward.compress.quantization.weights.scales import round_weights
@@ -71,6 +72,7 @@ def bytes_for_file(model: ir.Model, stores: Sequence[WeightMatrix], size: int) -
     for graph in graphs_of(bare):
         for value in graph.initializers.values():
             value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
+    drop_traces(bare)  # as in what is written
     added = _ADDED_NODES * sum(len(each.sites) for each in stores)
     graph_bytes = int(to_proto(bare).ByteSize())
     return size - _other_bytes(model, stores) - graph_bytes - added

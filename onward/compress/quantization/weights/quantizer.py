@@ -6,6 +6,7 @@ model = quantizer.write(quantizer.plan)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +38,7 @@ from onward.compress.quantization.weights.sites import (
     WeightMatrix,
     WeightSite,
     find_sites,
+    large_weights,
 )
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
@@ -48,6 +50,7 @@ from onward.passes.drop_unused import drop_unused
 from onward.passes.rewrite import Names, nodes_of
 
 BITS = (8, 4, 2)
+_LARGE_SHARE = 0.05  # of the weights
 BLOCKS = {8: 64, 4: 32, 2: 32}  # the default block of each number of bits
 _OPSETS = {8: 21, 4: 21, 2: 25}  # the first opset with the types and with blocks
 
@@ -96,6 +99,7 @@ class WeightQuantizer:
             formats = {each: self._format(each, bits, block) for each in self._stores}
         else:
             formats = self._fit(average_bits, size)
+        self._left = _name_left(self._model, self._refused)
         self._widened = [] if bits > 2 else _name_widened(self._stores)
         chosen = self._round(formats)
         self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
@@ -125,11 +129,13 @@ class WeightQuantizer:
         """What a user must know of a plan."""
         small = {self._sites[name].store for name, form in plan.items() if form.bits == 2}
         lost = [self._errors[each] for each in self._stores if each in small]
-        lines = list(self._widened)
+        lines = [*self._widened, *(self._left if plan else ())]  # else the reasons say it
         if lost:
+            several = f"{len(lost)} weights of 2 bits are"
+            which = several if len(lost) > 1 else "a weight of 2 bits is"
             lines.append(
-                f"{len(lost)} weights of 2 bits are off by {sum(lost) / len(lost):.0%} of their "
-                "size (4 bits: about 8 %): tune the rounding, or use 4 bits"
+                f"{which} off by {sum(lost) / len(lost):.0%} (4 bits: about 8 %): "
+                "tune the rounding, or use 4 bits"
             )
         return lines
 
@@ -310,6 +316,26 @@ def _fit_block(each: WeightMatrix, block: int) -> int:
     while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
         block //= 2
     return block
+
+
+def _name_left(model: ir.Model, refused: Mapping[str, str]) -> list[str]:
+    """Say why a large share of the weights stays as it is."""
+    sizes: Counter[str] = Counter()
+    for node in nodes_of(model):
+        if str(node.name) in refused:
+            sizes[refused[str(node.name)]] += large_weights(node)
+    total = sum(each.size for graph in model.graphs() for each in _tensors(graph))
+    return [
+        f"{size / total:.0%} of the weights stay as they are: {reason}"
+        for reason, size in sizes.most_common()
+        if size > _LARGE_SHARE * total
+    ]
+
+
+def _tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            yield value.const_value
 
 
 def _name_widened(stores: Sequence[WeightMatrix]) -> list[str]:

@@ -16,12 +16,14 @@ import onnx_ir as ir
 from onward.compress.quantization.weights.blocks import Array
 from onward.graph.dtypes import FLOATS
 from onward.graph.mapped import MappedTensor
+from onward.graph.operators import named
 from onward.passes.rewrite import nodes_of
 from onward.passes.value_facts import attribute, input_of
 from onward.runner.finetune.linear_layers import LinearLayer, layer_of
 
 LEAST_BLOCK = 16  # engines have kernels for blocks of 16 and more
 _LEAST_WEIGHTS = 1024  # a smaller weight costs more in nodes than it saves
+_WITH_WEIGHTS = named("MatMul Gather ConvTranspose LSTM GRU RNN")
 _TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _ROWS_COMPARED = 4096
 
@@ -151,15 +153,34 @@ def _read_site(node: ir.Node) -> tuple[str, ir.DataType, WeightMatrix] | str | N
     if node.domain != "":
         return None
     if node.op_type == "Gather":
-        return _read_table(node)
+        return _read_table(node) or _refuse_operator(node)
     if node.op_type == "Conv":
         return _read_conv(node)
     if node.op_type not in ("MatMul", "Gemm"):
-        return None
+        return _refuse_operator(node)
     layer = layer_of(node)
     if layer is None:
-        return None
+        return _refuse_operator(node)
     return _read_linear(layer)
+
+
+def _refuse_operator(node: ir.Node) -> str | None:
+    """Why a node with a weight is not a site; None if it has no weight of that kind."""
+    if node.op_type not in _WITH_WEIGHTS or large_weights(node) == 0:
+        return None
+    if node.op_type == "MatMul":
+        return "its weight is several matrices: no engine multiplies these in few bits"
+    return f"few bits are for weights of MatMul, Gemm, Conv and tables, not of {node.op_type}"
+
+
+def large_weights(node: ir.Node) -> int:
+    """The numbers of a node's weights, without those that are too small to save anything."""
+    tensors = (value.const_value for value in node.inputs if value is not None)
+    return sum(
+        tensor.size
+        for tensor in tensors
+        if tensor is not None and tensor.dtype in FLOATS and tensor.size >= _LEAST_WEIGHTS
+    )
 
 
 def _read_linear(layer: LinearLayer) -> tuple[str, ir.DataType, WeightMatrix] | str:

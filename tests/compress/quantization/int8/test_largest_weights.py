@@ -10,11 +10,10 @@ import pytest
 
 from onward.compress.calibration import Calibration
 from onward.compress.learned_rounding.quantized_weights import find_weights
-from onward.compress.quantization.int8 import quantizer as int8_quantizer
 from onward.compress.quantization.int8.quantizer import Int8Quantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
-from onward.providers.ort.exact_products import CUT_OFF_FREE, largest_weight
+from onward.graph.int8_weights import ALL, ALL_BUT_OLD, CUT_OFF_FREE, marked_processors
 from onward.sessions.inference import InferenceSession
 
 RNG = np.random.default_rng(0)
@@ -49,7 +48,7 @@ def int8_weights(model: ir.Model) -> dict[str, int]:
     return found
 
 
-def quantized(largest: int | None) -> ir.Model:
+def quantized(largest: int) -> ir.Model:
     model = layers()
     data = Calibration(ROWS, InferenceSession(model).get_inputs())
     quantizer = Int8Quantizer(model, data, largest=largest)
@@ -67,20 +66,26 @@ def test_weights_of_products_are_as_large_as_asked_for_and_those_of_tables_127()
     assert set(int8_weights(quantized(127)).values()) == {127}
 
 
-def test_int8_weights_are_exact_on_this_machine() -> None:
-    assert max(n for name, n in int8_weights(quantized(None)).items() if name != "table") in (
-        largest_weight(),
-    )
-    model = layers()
-    expected = InferenceSession(model).run(None, ROWS)
-    for y, z in zip(InferenceSession(quantized(None)).run(None, ROWS), expected, strict=True):
+def test_int8_weights_are_exact_on_every_processor() -> None:
+    small = Int8Quantizer(layers(), Calibration(ROWS, InferenceSession(layers()).get_inputs()))
+    quantized = small.write(small.plan)
+    assert max(n for name, n in int8_weights(quantized).items() if name != "table") == CUT_OFF_FREE
+    expected = InferenceSession(layers()).run(None, ROWS)
+    for y, z in zip(InferenceSession(quantized).run(None, ROWS), expected, strict=True):
         assert np.linalg.norm(y - z) < 0.04 * np.linalg.norm(z)
 
 
-def test_the_report_says_that_weights_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8_quantizer, "largest_weight", lambda: CUT_OFF_FREE)
-    assert "without VNNI" in Int8Quantizer(layers(), None).notes[0]
-    assert not Int8Quantizer(layers(), None, largest=127).notes
+def test_a_file_says_which_processors_it_is_for() -> None:
+    for largest, processors, words in (
+        (64, ALL, "made for all processors"),
+        (127, ALL_BUT_OLD, "made for processors like this one"),
+    ):
+        quantizer = Int8Quantizer(layers(), None, largest=largest)
+        assert marked_processors(quantizer.write(quantizer.plan)) == processors
+        assert words in quantizer.notes[0]
+        tables = {n: each for n, each in quantizer.plan.items() if each.kind == "weights"}
+        assert tables and not quantizer.notes_for(tables)
+        assert marked_processors(quantizer.write({})) is None
 
 
 def test_learned_weights_stay_exact() -> None:

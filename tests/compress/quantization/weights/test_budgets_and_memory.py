@@ -45,6 +45,16 @@ def test_bits_and_sizes_that_were_asked_for_are_kept(asked: dict[str, float]) ->
     assert weight_bytes(without.model) > weight_bytes(report.model)
 
 
+def test_traces_of_exporters_are_no_part_of_a_size_that_was_asked_for() -> None:
+    model = chain(2, 64)
+    for node in model.graph:
+        node.metadata_props["pkg.torch.onnx.stack_trace"] = "line of a file\n" * 1000
+    rows = {"x": np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32)}
+    report = quantize(model, rows, "int4", memory=False, size=12_000)
+    assert report.helped and report.after.file_bytes is not None
+    assert report.after.file_bytes <= 12_000
+
+
 def test_a_large_model_is_read_and_written_one_weight_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
