@@ -10,6 +10,7 @@ changes of buffers (running statistics, counters) are outputs; torch's ONNX expo
 from __future__ import annotations
 
 import io
+import itertools
 import logging
 import time
 import warnings
@@ -43,11 +44,13 @@ from onward.pytorch.changing_items import (
 )
 from onward.pytorch.fallback import CannotCapture, UnsupportedData, refuse_custom_gradients
 from onward.pytorch.held_tensors import HeldTensors, refuse_seeds
+from onward.pytorch.hidden_tensors import HiddenTensors, hidden_constants, hidden_tensors
 from onward.pytorch.layout_reads import has_layout
 from onward.pytorch.packed_model import PackedModel
 from onward.pytorch.python_state import PythonState
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.size_guards import SizeGuards
+from onward.pytorch.tensor_values import ReadValue
 from onward.pytorch.traced_calls import TracedCalls
 from onward.pytorch.translate import is_made_by_trace, translate
 
@@ -73,6 +76,8 @@ class Capture:
     sets: tuple[ChangingItem, ...] = ()  # attributes that results are, after those of the call
     own: int = 0  # results of the call
     items: TracedItems = field(default_factory=TracedItems)
+    hidden: HiddenTensors = field(default_factory=HiddenTensors)
+    values: tuple[ReadValue, ...] = ()  # numbers of tensors that the forward read
     example: tuple[tuple[int, ...], ...] = ()  # the shapes of the call that was traced
     layout_reads: frozenset[str] = frozenset()  # what the forward reads of layouts in memory
     seconds: float = 0.0  # that the capture took
@@ -107,8 +112,8 @@ def capture(
     tensors = _separate(tensors)
     named = name_arguments(module.forward, args, kwargs)
     call_names = tensor_names(named)
-    flat = _FlatCall(module, structure, changing)
-    calls = TracedCalls(tensors_of_items(changing or {}))
+    calls = TracedCalls(module, tensors, tensors_of_items(changing or {}))
+    flat = _FlatCall(module, structure, changing, calls)
     chosen = axes if axes is not None else [default_axes(tensor) for tensor in tensors]
     auto = torch.export.Dim.AUTO
     shapes = [dict.fromkeys(each, auto) or None for each in chosen]
@@ -120,13 +125,34 @@ def capture(
         items = TracedItems(changing or {}, calls.items)
         if not has_layout(calls.layouts, (*module.parameters(), *module.buffers(), *tensors)):
             raise CannotCapture("it reads strides, and one of its tensors is not contiguous")
-        translated, signature = translate(program)
+        hidden: dict[str, Tensor] = {}
+        if changing is not None and calls.hidden:
+            hidden = hidden_constants(program.constants, calls, _device(module, tensors))
+        translated, signature = translate(program, hidden)
         guards = _guards(program, len(tensors))  # a translation may fix further sizes
-    found = _Reader(module, translated, signature, flat.traced, guards, call_names).capture()
+    found = _Reader(module, translated, signature, flat.traced, guards, call_names).capture(hidden)
+    if hidden:
+        places = PythonState(module).tensors()
+        found = replace(
+            found, hidden=hidden_tensors(found.hidden.inputs, calls.hidden.values(), places)
+        )
     example = tuple(tuple(tensor.shape) for tensor in tensors)
     seconds = time.perf_counter() - start
     reads = frozenset(calls.layouts)
-    return replace(found, example=example, layout_reads=reads, items=items, seconds=seconds)
+    return replace(
+        found,
+        example=example,
+        layout_reads=reads,
+        items=items,
+        values=tuple(calls.values.values()),
+        seconds=seconds,
+    )
+
+
+def _device(module: nn.Module, call: Sequence[Tensor]) -> torch.device:
+    """Where a program runs."""
+    first = next(itertools.chain(module.parameters(), module.buffers(), call), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -161,10 +187,15 @@ class _FlatCall(nn.Module):
     """A module whose call takes and returns a flat list of tensors."""
 
     def __init__(
-        self, module: nn.Module, structure: Structure, changing: ChangingItems | None
+        self,
+        module: nn.Module,
+        structure: Structure,
+        changing: ChangingItems | None,
+        calls: TracedCalls,
     ) -> None:
         super().__init__()
         self.module, self._structure, self._changing = module, structure, changing
+        self._calls = calls
         self.traced = _TracedResult()  # torch.export takes back changes of the module itself
 
     def forward(self, *tensors: Tensor) -> list[Tensor]:
@@ -172,7 +203,8 @@ class _FlatCall(nn.Module):
         state, is_export = PythonState(self.module), self._changing is None
         held = HeldTensors(self.module, tensors)
         try:
-            found = self.module.forward(*args, **kwargs)  # its hooks run around the captured graph
+            with self._calls.in_forward():  # its hooks run around the captured graph
+                found = self.module.forward(*args, **kwargs)
             sets = state.check(self._changing)
             held.check(is_export=is_export)
         finally:
@@ -267,12 +299,13 @@ class _Reader:
         self._inputs = {str(value.name): value for value in model.graph.inputs}
         self._of_module: dict[str, str] = {}  # placeholder -> the module's tensor
         self._attributes: dict[str, Any] = {}  # neither parameters nor buffers; their kinds
+        self._hidden: dict[str, Tensor] = {}  # input -> a tensor that no module registers
         self._of_call: dict[str, int] = {}  # placeholder -> the tensor of the call
         self._names: dict[str, str] = {}  # placeholder -> name of the input
         self._taken: set[str] = set()
 
-    def capture(self) -> Capture:
-        self._read_inputs()
+    def capture(self, hidden: Mapping[str, Tensor]) -> Capture:
+        self._read_inputs(hidden)
         outputs = list(self._signature.output_specs)
         results: list[str | int] = []
         returned: dict[int, str] = {}
@@ -307,6 +340,7 @@ class _Reader:
             held=self._model,
             tensors={self._names[p]: t for p, t in self._of_module.items() if p in self._names},
             attributes=self._attributes,
+            hidden=HiddenTensors(self._hidden),
             inputs={self._names[p]: i for p, i in self._of_call.items() if p in self._names},
             results=tuple(renamed.get(r, r) if isinstance(r, str) else r for r in results),
             returned=returned,
@@ -317,7 +351,7 @@ class _Reader:
             own=self._traced.own,
         )
 
-    def _read_inputs(self) -> None:
+    def _read_inputs(self, hidden: Mapping[str, Tensor]) -> None:
         kinds, index = signatures.InputKind, 0
         for spec in self._signature.input_specs:
             name = spec.arg.name
@@ -327,7 +361,10 @@ class _Reader:
                 index += 1
             elif spec.kind in (kinds.PARAMETER, kinds.BUFFER, kinds.CONSTANT_TENSOR):
                 target = str(spec.target)
-                if target.startswith(_PREFIX) and not is_made_by_trace(target):
+                if target in hidden:
+                    self._rename(name, target)
+                    self._hidden[self._names[name]] = hidden[target]
+                elif target.startswith(_PREFIX) and not is_made_by_trace(target):
                     self._of_module[name] = target.removeprefix(_PREFIX)
                     self._rename(name, self._of_module[name])
                     if spec.kind == kinds.CONSTANT_TENSOR:
@@ -375,5 +412,7 @@ def _quiet() -> Iterator[None]:
 def _first_line(error: BaseException) -> str:
     if _NO_TRACE in str(error):
         return "torch.export cannot trace it, such as .data of a tensor: use .detach()"
+    if "data-dependent" in str(error):
+        return "it branches on the value of a tensor, or reads it as a number"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -178,9 +178,11 @@ class CapturedModule:
         return None
 
     def _fits(self, found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
-        """Whether layouts in memory, attributes and what calls change are as a capture has them."""
+        """Whether all that a capture takes for constant, except for sizes, is as it was."""
         kinds = found.attributes.items()
         if not all(tensor_kind(tensors[path]) == kind for path, kind in kinds):
+            return False
+        if not (found.hidden.are_current() and all(each.is_current() for each in found.values)):
             return False
         reads = found.layout_reads
         return found.items.are_current(self._changing) and (

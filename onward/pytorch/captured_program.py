@@ -89,6 +89,7 @@ class CapturedProgram:
         """Run a call: its tensors, and the module's by name. Returns the module's result."""
         given = {name: module_tensors[of] for name, of in self.capture.tensors.items()}
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
+        given |= self.capture.hidden.inputs
         compiled = self._compile(self._expected)
         generator = torch.get_rng_state() if self._may_recompute else None
         inputs = _with_random_numbers(compiled, given)
@@ -146,6 +147,7 @@ class CapturedProgram:
         """Run the graphs once and discard what they compute, to measure them."""
         given = {name: module_tensors[of] for name, of in self.capture.tensors.items()}
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
+        given |= self.capture.hidden.inputs
         compiled = self._compile(self._expected)
         with torch.no_grad():
             inputs = _with_random_numbers(compiled, given)
@@ -173,7 +175,9 @@ class CapturedProgram:
         """The inputs of the forward, where it may have to run again."""
         if not self._may_recompute:
             return []
-        return [*self.capture.tensors, *self.capture.inputs, *([DRAW] if DRAW in values else ())]
+        found = self.capture
+        given = [*found.tensors, *found.inputs, *found.hidden.inputs]
+        return [*given, *([DRAW] if DRAW in values else ())]
 
     def _recompute_function(self, generator: Tensor | None) -> Any:
         def recompute(

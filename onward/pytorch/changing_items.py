@@ -23,7 +23,7 @@ ItemKey = tuple[int, Any]
 
 
 class ChangingItem:
-    """An attribute, an item of a dictionary, or all items of a list."""
+    """An attribute, an item of a dictionary or of a list, or all items of a list (None)."""
 
     def __init__(self, held: Any, name: Any, where: str) -> None:
         self.held, self.name, self.where = held, name, where
@@ -35,10 +35,10 @@ class ChangingItem:
 
     def read(self) -> Any:
         if isinstance(self.held, SEQUENCES):
-            return tuple(self.held)
-        return (self.held if isinstance(self.held, dict) else vars(self.held)).get(
-            self.name, ABSENT
-        )
+            values = tuple(self.held)
+            return values if self.name is None else dict(enumerate(values)).get(self.name, ABSENT)
+        items = self.held if isinstance(self.held, dict) else vars(self.held)
+        return items.get(self.name, ABSENT)
 
     def write(self, value: Any) -> None:
         write_item(self.held, self.name, value)

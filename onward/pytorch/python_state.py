@@ -91,6 +91,11 @@ class PythonState:
             raise Initializes(text, [each.item for each in changes])
         return {}
 
+    def tensors(self) -> Iterator[ChangingItem]:
+        """The items and attributes that are tensors."""
+        for place in self._places.values():
+            yield from place.tensors()
+
     def restore(self) -> None:
         """Take back all changes."""
         for draws in self._draws:
@@ -129,6 +134,11 @@ class _Place:
         if isinstance(self._held, SEQUENCES):
             return self._path
         return f"{self._path}.{name}" if self._path else str(name)
+
+    def tensors(self) -> Iterator[ChangingItem]:
+        for name, value in self.before.items():
+            if isinstance(value, torch.Tensor):
+                yield ChangingItem(self._held, name, self.path_of(name))
 
     def changes(self) -> Iterator[_Change]:
         """The values that differ now."""
