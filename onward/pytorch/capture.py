@@ -120,7 +120,7 @@ def capture(
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
     with _quiet(), unseen, recurrent_shapes():
-        with refuse_seeds(), refuse_custom_gradients(), calls:
+        with refuse_seeds(), refuse_custom_gradients(), _unchecked_distributions(), calls:
             program = _export(flat, tensors, shapes)
         items = TracedItems(changing or {}, calls.items)
         if not has_layout(calls.layouts, (*module.parameters(), *module.buffers(), *tensors)):
@@ -147,6 +147,20 @@ def capture(
         values=tuple(calls.values.values()),
         seconds=seconds,
     )
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Let torch.distributions not check its arguments, which would be branches on their values.
+
+    A distribution that is made with validate_args=True does; torch.compile leaves checks out, too.
+    """
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
 
 
 def _device(module: nn.Module, call: Sequence[Tensor]) -> torch.device:

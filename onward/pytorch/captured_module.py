@@ -45,6 +45,7 @@ Tensor = torch.Tensor
 # torch.export keeps its state in globals, and puts tensors without data into the module it traces:
 # calls of other threads read a module's tensors before or after that
 ONE_CAPTURE = threading.RLock()
+_INITIALIZATIONS = 8  # calls in a row, each of other sizes, such as those that fill a cache
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
 _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 _kind = attrgetter("dtype", "device", "requires_grad")
@@ -76,9 +77,8 @@ class CapturedModule:
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
         # attributes and items that calls have changed, those of the parts as well
         self._changing: ChangingItems = {} if changing is None else changing
-        self._initialized: set[Any] = (
-            set()
-        )  # groups whose last call ran in PyTorch and changed some
+        # sizes of calls that changed some in PyTorch, by group, since its last capture
+        self._initialized: dict[Any, list[Any]] = {}
         self._attempts: Counter[Any] = Counter()  # captures of each kind of call
         self._parts: list[CapturedModule] | None = None
 
@@ -143,13 +143,14 @@ class CapturedModule:
         except CannotCapture as reason:
             if isinstance(reason, Initializes):
                 self._changing.update({item.key: item for item in reason.items})
-                if key not in self._initialized:
-                    self._initialized.add(key)
+                done, shapes = self._initialized.setdefault(key, []), list(map(_shape, call))
+                if shapes not in done and len(done) < _INITIALIZATIONS:
+                    done.append(shapes)
                     self._attempts[kind] += 1
                     return partial(self._forward, *args, **kwargs)
             self._fall_back(key, reason)
             return partial(self._run_first_in_torch, key, kind, args, kwargs)
-        self._initialized.discard(key)
+        self._initialized.pop(key, None)
         self._attempts[kind] += 1
         self.groups.setdefault(key, []).append(program)
         if _changes_shared(program.capture, tensors, call):

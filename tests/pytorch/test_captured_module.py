@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
 
 from onward.pytorch.fallback import CannotCapture, FallbackWarning, refuse_custom_gradients
 from onward.pytorch.module import Module
@@ -181,6 +182,23 @@ def test_arguments_that_are_detached_get_no_gradient() -> None:
     captured = Module(Calls(lambda x, y: x.detach() * y), {"fallback": "forbid"})
     captured(x, y).sum().backward()  # the graph of x is gone
     assert y.grad is not None and y.grad.tolist() == [2.0] * 3
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, scale = self.layer(x).chunk(2, -1)
+        found, prior = Normal(mean, scale.exp()), Normal(torch.zeros(2), torch.ones(2))
+        return found.log_prob(x[:, :2]), kl_divergence(found, prior)
+
+
+def test_distributions_do_not_check_their_arguments() -> None:
+    assert_as_eager(Encoder(), torch.randn(2, 3))
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        Normal(torch.zeros(1), -torch.ones(1))
 
 
 class Warming(nn.Module):

@@ -170,6 +170,30 @@ def test_attributes_that_the_user_replaces_by_other_tensors() -> None:
         torch.testing.assert_close(found[1], found[0])
 
 
+def grow(self: Any, y: Tensor) -> Any:
+    if len(y) > self.steps:
+        self.steps, self.table = len(y), torch.arange(float(len(y)))[:, None]
+    return y * self.table[: len(y)]
+
+
+def fill(self: Any, y: Tensor) -> Any:
+    if len(y) not in self.tables:
+        self.tables[len(y)] = torch.arange(float(len(y)))[:, None]
+    return y * self.tables[len(y)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("function", [grow, fill])
+def test_caches_of_tables_for_sizes(function: Any) -> None:
+    module: Any = Keeps(function)
+    module.tables = {}
+    captured = Module(copy.deepcopy(module), {"fallback": "forbid"})
+    for size in (2, 3, 4, 3, 5, 3, 6, 6, 2):
+        x = torch.randn(size, 3)
+        torch.testing.assert_close(captured(x), module(x))
+    assert captured._captured.last is not None
+
+
 class Anneals(nn.Module):
     """Counts its steps in training, and tells its part."""
 
