@@ -22,11 +22,11 @@ from onward.pytorch.call_structure import flatten
 from onward.pytorch.call_times import program_seconds, torch_seconds
 from onward.pytorch.capture import Axes, Capture, capture, default_axes
 from onward.pytorch.captured_program import CapturedProgram
+from onward.pytorch.changing_items import ChangingItems, Initializes, tensor_kind
 from onward.pytorch.engines import engine_names, make_engine
 from onward.pytorch.fallback import (
     CannotCapture,
     Checkpointed,
-    Initializes,
     Report,
     Sharded,
     Slower,
@@ -45,6 +45,7 @@ Tensor = torch.Tensor
 # torch.export keeps its state in globals, and puts tensors without data into the module it traces:
 # calls of other threads read a module's tensors before or after that
 ONE_CAPTURE = threading.RLock()
+_INITIALIZATIONS = 8  # calls in a row, each of other sizes, such as those that fill a cache
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
 _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 _kind = attrgetter("dtype", "device", "requires_grad")
@@ -65,6 +66,7 @@ class CapturedModule:
         options: ModuleOptions,
         path: str = "",
         report: Report | None = None,
+        changing: ChangingItems | None = None,
     ) -> None:
         self.module, self.path, self._options = module, path, options
         self._report = report or report_fallbacks(options.fallback)
@@ -73,7 +75,10 @@ class CapturedModule:
         self._contents = ModuleContents(module)
         self.groups: dict[Any, list[CapturedProgram]] = {}
         self.reasons: dict[Any, CannotCapture] = {}  # groups that PyTorch runs, and why
-        self._initialized: set[Any] = set()  # groups whose first call set attributes
+        # attributes and items that calls have changed, those of the parts as well
+        self._changing: ChangingItems = {} if changing is None else changing
+        # sizes of calls that changed some in PyTorch, by group, since its last capture
+        self._initialized: dict[Any, list[Any]] = {}
         self._attempts: Counter[Any] = Counter()  # captures of each kind of call
         self._parts: list[CapturedModule] | None = None
 
@@ -136,11 +141,16 @@ class CapturedModule:
         try:
             program = self._capture(self.groups.get(key, ()), args, kwargs, call, tensors)
         except CannotCapture as reason:
-            if isinstance(reason, Initializes) and key not in self._initialized:
-                self._initialized.add(key)
-                return partial(self._forward, *args, **kwargs)
+            if isinstance(reason, Initializes):
+                self._changing.update({item.key: item for item in reason.items})
+                done, shapes = self._initialized.setdefault(key, []), list(map(_shape, call))
+                if shapes not in done and len(done) < _INITIALIZATIONS:
+                    done.append(shapes)
+                    self._attempts[kind] += 1
+                    return partial(self._forward, *args, **kwargs)
             self._fall_back(key, reason)
             return partial(self._run_first_in_torch, key, kind, args, kwargs)
+        self._initialized.pop(key, None)
         self._attempts[kind] += 1
         self.groups.setdefault(key, []).append(program)
         if _changes_shared(program.capture, tensors, call):
@@ -164,9 +174,21 @@ class CapturedModule:
     ) -> CapturedProgram | None:
         """The program of this kind of call that takes these sizes and layouts."""
         for program in self.groups.get(key, ()):
-            if program.guards.accept(call) and _has_layout(program.capture, tensors, call):
+            if program.guards.accept(call) and self._fits(program.capture, tensors, call):
                 return program
         return None
+
+    def _fits(self, found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
+        """Whether all that a capture takes for constant, except for sizes, is as it was."""
+        kinds = found.attributes.items()
+        if not all(tensor_kind(tensors[path]) == kind for path, kind in kinds):
+            return False
+        if not (found.hidden.are_current() and all(each.is_current() for each in found.values)):
+            return False
+        reads = found.layout_reads
+        return found.items.are_current(self._changing) and (
+            not reads or has_layout(reads, (*tensors.values(), *call))
+        )
 
     def _is_crowded(self, kind: Any) -> bool:
         """Whether calls that differ only in sizes and constants were captured often enough."""
@@ -180,14 +202,7 @@ class CapturedModule:
         self, program: CapturedProgram, tensors: Mapping[str, Tensor], call: Sequence[Tensor]
     ) -> Any:
         self.last = program
-        return program.run(self._with_attributes(program.capture, tensors), call)
-
-    def _with_attributes(
-        self, found: Capture, tensors: Mapping[str, Tensor]
-    ) -> Mapping[str, Tensor]:
-        """The module's tensors, with those attributes that are neither parameters nor buffers."""
-        others = found.tensors.values() - tensors.keys()
-        return {**tensors, **{path: attrgetter(path)(self.module) for path in others}}
+        return program.run(tensors, call)
 
     def forget(self) -> None:
         """Forget all programs: the next call captures again."""
@@ -210,9 +225,9 @@ class CapturedModule:
         try:
             captures = [program.capture for program in group]
             known = next((each for each in captures if each.guards.accept(call)), None)
-            if known is None or not _has_layout(known, tensors, call):
+            if known is None or not self._fits(known, tensors, call):
                 axes = [_changed_axes(group, i, tensor) for i, tensor in enumerate(call)]
-                found = capture(self.module, args, kwargs, axes)
+                found = capture(self.module, args, kwargs, axes, changing=self._changing)
                 known = rewrite_capture(found, options.rewrites).packed()
             # the first sizes get a program of their own, all others share one
             program = self._compile(known, call, tensors, is_fixed=not group)
@@ -237,7 +252,6 @@ class CapturedModule:
         *,
         is_fixed: bool,
     ) -> CapturedProgram:
-        tensors = self._with_attributes(found, tensors)
         wrt: list[str] = []
         if torch.is_grad_enabled():
             wrt = [name for name, of in found.tensors.items() if tensors[of].requires_grad]
@@ -280,7 +294,7 @@ class CapturedModule:
         tensors: Mapping[str, Tensor],
     ) -> None:
         """Refuse a program that takes longer than PyTorch."""
-        ours = program_seconds(program, self._with_attributes(program.capture, tensors), call)
+        ours = program_seconds(program, tensors, call)
         theirs = torch_seconds(self.module, tensors, args, kwargs)
         if ours > theirs:
             raise Slower(
@@ -296,7 +310,7 @@ class CapturedModule:
         if self._parts is None and not isinstance(reason, Slower):
             start = f"{self.path}." if self.path else ""
             self._parts = [
-                CapturedModule(child, self._options, f"{start}{name}", self._report)
+                CapturedModule(child, self._options, f"{start}{name}", self._report, self._changing)
                 for name, child in _capturable_children(self.module)
             ]
 
@@ -343,11 +357,6 @@ def _capturable_children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield f"{name}.{inner}", grandchild
         elif any(True for _ in child.children()) and any(True for _ in child.parameters()):
             yield name, child
-
-
-def _has_layout(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:
-    """Whether the tensors have the layout in memory that a capture was made for."""
-    return not found.layout_reads or has_layout(found.layout_reads, (*tensors.values(), *call))
 
 
 def _changes_shared(found: Capture, tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> bool:

@@ -66,7 +66,7 @@ class CapturedProgram:
         pool: Pool | None = None,
     ) -> None:
         self._pool = pool if is_fixed else None
-        self.capture, self.engine, self.wrt = capture, engine, tuple(wrt)
+        self.capture, self.engine = capture, engine
         shapes = [tensor.shape for tensor in example]
         numbers = capture.guards.bind(shapes) or {}
         self._sizes = {str(symbol): number for symbol, number in numbers.items()}
@@ -74,7 +74,7 @@ class CapturedProgram:
         self.guards = SizeGuards(shapes) if is_fixed else capture.guards
         self._segments = segments
         self._results = tuple(dict.fromkeys(r for r in capture.results if isinstance(r, str)))
-        self.differentiable = self._differentiable()
+        self.wrt, self.differentiable = self._differentiable(wrt)
         self._expected = self._likely_cotangents()
         by_name = {of: name for name, of in capture.tensors.items()}
         self._changed = _changes_by_dtype(capture)
@@ -89,6 +89,7 @@ class CapturedProgram:
         """Run a call: its tensors, and the module's by name. Returns the module's result."""
         given = {name: module_tensors[of] for name, of in self.capture.tensors.items()}
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
+        given |= self.capture.hidden.inputs
         compiled = self._compile(self._expected)
         generator = torch.get_rng_state() if self._may_recompute else None
         inputs = _with_random_numbers(compiled, given)
@@ -134,12 +135,19 @@ class CapturedProgram:
                 leaves.append(module_tensors[capture.returned[i]])
             else:
                 leaves.append(call[result])
-        return capture.structure.rebuild(leaves)
+        found = capture.structure.rebuild(leaves)
+        if not capture.sets:
+            return found
+        result, values = found
+        for item, value in zip(capture.sets, values):
+            item.write(value)
+        return result
 
     def run_for_timing(self, module_tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> None:
         """Run the graphs once and discard what they compute, to measure them."""
         given = {name: module_tensors[of] for name, of in self.capture.tensors.items()}
         given |= {name: call[i] for name, i in self.capture.inputs.items()}
+        given |= self.capture.hidden.inputs
         compiled = self._compile(self._expected)
         with torch.no_grad():
             inputs = _with_random_numbers(compiled, given)
@@ -167,7 +175,9 @@ class CapturedProgram:
         """The inputs of the forward, where it may have to run again."""
         if not self._may_recompute:
             return []
-        return [*self.capture.tensors, *self.capture.inputs, *([DRAW] if DRAW in values else ())]
+        found = self.capture
+        given = [*found.tensors, *found.inputs, *found.hidden.inputs]
+        return [*given, *([DRAW] if DRAW in values else ())]
 
     def _recompute_function(self, generator: Tensor | None) -> Any:
         def recompute(
@@ -195,25 +205,39 @@ class CapturedProgram:
 
     # -- graphs --------------------------------------------------------------------------------
 
-    def _differentiable(self) -> frozenset[str]:
-        """The results that depend on `wrt` through differentiable operators."""
-        if not self.wrt:
-            return frozenset()
+    def _differentiable(self, wrt: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+        """The inputs that get gradients, and the results that depend on them differentiably.
+
+        A tensor of the call, or an attribute, that the forward detaches is left out: the graph that
+        it comes from may have run its backward already.
+        """
+        if not wrt:
+            return (), frozenset()
         model = restore_operators(PREPARE(self.capture.model.clone()))
         graph, opsets = model.graph, model.opset_imports
-        sources = [value for value in graph.inputs if value.name in self.wrt]
-        active = active_values(
-            GRADIENTS | STOPPED, lambda domain: opsets.get(domain, 1), graph, sources
-        )
-        return frozenset(
-            str(v.name) for v in graph.outputs if v in active and v.dtype in FLOATS
-        ) & {*self._results}
+
+        def reached(*names: str) -> frozenset[str]:
+            sources = [value for value in graph.inputs if value.name in names]
+            active = active_values(
+                GRADIENTS | STOPPED, lambda domain: opsets.get(domain, 1), graph, sources
+            )
+            found = (v for v in graph.outputs if v in active and v.dtype in FLOATS)
+            return frozenset(str(v.name) for v in found) & {*self._results}
+
+        attributes = {n for n, of in self.capture.tensors.items() if of in self.capture.attributes}
+        given = attributes | self.capture.inputs.keys()
+        chosen = tuple(name for name in wrt if name not in given or reached(name))
+        return chosen, reached(*chosen)
 
     def _likely_cotangents(self) -> frozenset[str]:
-        """Scalars, such as a loss, if there are any; else all results that have gradients."""
+        """Scalars, such as a loss, if there are any; else all results that have gradients.
+
+        Of the attributes that are set: scalars, too, such as an auxiliary loss.
+        """
         shapes = {str(v.name): v.shape for v in self.capture.model.graph.outputs}
-        scalars = [n for n in self.differentiable if (s := shapes[n]) is not None and not len(s)]
-        return frozenset(scalars) or self.differentiable
+        scalars = {n for n in self.differentiable if (s := shapes[n]) is not None and not len(s)}
+        own = self.differentiable & {*self.capture.results[: self.capture.own]}
+        return frozenset(scalars if scalars & own else scalars | own) or self.differentiable
 
     def _compile(self, cotangents: frozenset[str]) -> _Compiled:
         found = self._compiled.get(cotangents)

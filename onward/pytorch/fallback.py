@@ -42,10 +42,6 @@ class Slower(CannotCapture):
     """A captured module is slower than PyTorch itself, which was asked for if it is faster."""
 
 
-class Initializes(CannotCapture):
-    """A forward sets attributes that had no value: the next call may find them as they are."""
-
-
 class Hooked(CannotCapture):
     """A submodule has hooks, which a captured graph would not call."""
 

@@ -6,54 +6,15 @@ its program is valid for contiguous tensors alone, whose strides follow from the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
 from torch import fx
-from torch.overrides import TorchFunctionMode
 
 from onward.pytorch.fallback import CannotCapture
 
 STRIDES, OFFSET = "strides", "offset"
-_AS_STRIDED = (torch.as_strided, torch.Tensor.as_strided, torch.Tensor.as_strided_)
-_READ: dict[Any, str] = {
-    torch.Tensor.stride: STRIDES,
-    torch.Tensor.is_contiguous: STRIDES,
-    torch.Tensor.storage_offset: OFFSET,
-    **dict.fromkeys(_AS_STRIDED, STRIDES),
-}
-
-
-class LayoutReads(TorchFunctionMode):
-    """While entered, collect what the code outside of torch reads of layouts: STRIDES, OFFSET."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = kwargs or {}
-        if function in _READ and not _is_called_by_torch():
-            self.found.add(_READ[function])
-            if function in _AS_STRIDED and (len(args) > 3 or "storage_offset" in given):
-                self.found.add(OFFSET)
-        return function(*args, **given)
-
-
-def _is_called_by_torch() -> bool:
-    """Whether the code that called a function of torch is torch's own."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
-        frame = frame.f_back  # of another mode
-    return str(frame.f_globals.get("__name__", "")).split(".")[0] == "torch"
 
 
 def has_layout(reads: Collection[str], tensors: Iterable[torch.Tensor]) -> bool:

@@ -52,7 +52,7 @@ def named_model(
     BatchNormalization that trains is written in its inference form, as exporters write it, because
     a training session finds and updates its statistics itself.
     """
-    found = capture(module, args, kwargs, axes, is_export=True)
+    found = capture(module, args, kwargs, axes)
     model = found.model
     changes = {output: of for output, of in found.changes.items() if isinstance(of, str)}
     changes = {output: _first_names(module).get(of, of) for output, of in changes.items()}

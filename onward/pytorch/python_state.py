@@ -18,19 +18,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from onward.pytorch.fallback import CannotCapture, Initializes
+from onward.pytorch.changing_items import (
+    ABSENT,
+    CONSTANTS,
+    SEQUENCES,
+    ChangingItem,
+    ChangingItems,
+    Initializes,
+    is_made_of_tensors,
+    is_same,
+    write_item,
+)
+from onward.pytorch.fallback import CannotCapture
 
-_CONSTANTS = (bool, int, float, complex, str, bytes)
-_OPAQUE = (*_CONSTANTS, type, torch.Tensor, np.ndarray, enum.Enum, FunctionType, ModuleType)
-_SEQUENCES = (list, deque, set)
+_OPAQUE = (*CONSTANTS, type, torch.Tensor, np.ndarray, enum.Enum, FunctionType, ModuleType)
 # no classes derived from them, which may compute their items
-_CONTAINERS = {*_SEQUENCES, dict, OrderedDict, defaultdict, Counter}
+_CONTAINERS = {*SEQUENCES, dict, OrderedDict, defaultdict, Counter}
 _LIBRARIES = {"torch", "numpy", "onward"}  # what they keep in objects does not change results
 # torch's recurrent layers list their parameters again; hooks of transformers stay, with their flag
 _KEPT = {"_flat_weights", "_flat_weight_refs", "_output_capturing_hooks_installed"}
 _OF_MODULE = ({*vars(nn.Module())} | _KEPT) - {"training"}
 _DEPTH = 4  # of containers in containers: a Lightning module leads to its trainer
-_ABSENT = object()
 
 
 class PythonState:
@@ -63,22 +71,30 @@ class PythonState:
             elif type(value) in _CONTAINERS or (depth > 1 and _is_of_user(value)):
                 self._add(what, place.path_of(name), value, depth - 1)
 
-    def check(self, *, is_export: bool = False) -> None:
-        """Refuse the forward if it changed something.
+    def check(self, changing: ChangingItems | None = None) -> dict[ChangingItem, Any]:
+        """The attributes that each call sets to tensors; refuse a forward with other changes.
 
-        An export has no side effects: only what would change the results of later calls is refused.
+        `changing` are the items that earlier calls have changed. None: an export, which has no side
+        effects: only what would change the results of later calls is refused.
         """
         if any(draws.has_moved() for draws in self._draws):
             raise CannotCapture("it draws random numbers in Python: draw them in torch")
         changes = [each for place in self._places.values() for each in place.changes()]
-        if is_export:
+        if changing is None:
             changes = [each for each in changes if each.is_of_constants]
-        for change in changes:
-            if not change.is_first:
-                what = "a buffer" if isinstance(change.after, _CONSTANTS) else "a result"
-                raise CannotCapture(f"it changes {change.where}: make it {what}")
+        elif all(each.item.key in changing and each.is_result for each in changes):
+            return {changing[each.item.key]: each.after for each in changes}
         if changes:
-            raise Initializes(f"it sets {changes[0].where} in every call: make it a result")
+            change = min(changes, key=lambda each: each.is_first)
+            what = "a buffer" if isinstance(change.after, CONSTANTS) else "a result"
+            text = f"it changes {change.item.where} in every call: make it {what}"
+            raise Initializes(text, [each.item for each in changes])
+        return {}
+
+    def tensors(self) -> Iterator[ChangingItem]:
+        """The items and attributes that are tensors."""
+        for place in self._places.values():
+            yield from place.tensors()
 
     def restore(self) -> None:
         """Take back all changes."""
@@ -92,14 +108,19 @@ class PythonState:
 class _Change:
     """What a forward changed."""
 
-    where: str
+    item: ChangingItem
     before: Any
     after: Any
     is_first: bool  # whether it had no value before
 
     @property
+    def is_result(self) -> bool:
+        """Whether it is an attribute of a module that is, or contains, tensors."""
+        return isinstance(self.item.held, nn.Module) and is_made_of_tensors(self.after)
+
+    @property
     def is_of_constants(self) -> bool:
-        return isinstance(self.before, _CONSTANTS) and isinstance(self.after, _CONSTANTS)
+        return isinstance(self.before, CONSTANTS) and isinstance(self.after, CONSTANTS)
 
 
 class _Place:
@@ -110,22 +131,29 @@ class _Place:
         self.before = _read(held)
 
     def path_of(self, name: Any) -> str:
-        if isinstance(self._held, _SEQUENCES):
+        if isinstance(self._held, SEQUENCES):
             return self._path
         return f"{self._path}.{name}" if self._path else str(name)
 
+    def tensors(self) -> Iterator[ChangingItem]:
+        for name, value in self.before.items():
+            if isinstance(value, torch.Tensor):
+                yield ChangingItem(self._held, name, self.path_of(name))
+
     def changes(self) -> Iterator[_Change]:
         """The values that differ now."""
-        grows = not isinstance(self._held, _SEQUENCES)
+        grows = not isinstance(self._held, SEQUENCES)
         for name, before, after in self._differences():
-            is_first = grows and (before is None or before is _ABSENT)
-            yield _Change(f"{self._what} {self.path_of(name)}", before, after, is_first)
+            is_first = grows and (before is None or before is ABSENT)
+            where = f"{self._what} {self.path_of(name)}"
+            item = ChangingItem(self._held, name if grows else None, where)
+            yield _Change(item, before, after, is_first)
 
     def _differences(self) -> list[tuple[Any, Any, Any]]:
         after = _read(self._held)
         names = dict.fromkeys([*self.before, *after])
-        pairs = [(n, self.before.get(n, _ABSENT), after.get(n, _ABSENT)) for n in names]
-        return [each for each in pairs if not _is_same(*each[1:])]
+        pairs = [(n, self.before.get(n, ABSENT), after.get(n, ABSENT)) for n in names]
+        return [each for each in pairs if not is_same(*each[1:])]
 
     def restore(self) -> None:
         differences = self._differences()
@@ -139,7 +167,7 @@ class _Place:
             self._held.extend(self.before.values())
         else:
             for name, before, _ in differences:
-                _put(self._held, name, before)
+                write_item(self._held, name, before)
 
 
 def _read(held: Any) -> dict[Any, Any]:
@@ -154,38 +182,10 @@ def _read(held: Any) -> dict[Any, Any]:
     return {name: found[name] for name in names}
 
 
-def _put(held: Any, name: Any, value: Any) -> None:
-    """Set or delete an item of a dictionary, or an attribute."""
-    if isinstance(held, type):
-        if value is _ABSENT:
-            delattr(held, name)
-        else:
-            setattr(held, name, value)
-        return
-    items = held if isinstance(held, dict) else vars(held)
-    if value is _ABSENT:
-        items.pop(name, None)
-    else:
-        items[name] = value
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are the same object, or equal constants."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, _CONSTANTS):
-        return bool(one == other)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    return False
-
-
 def _is_of_user(value: Any) -> bool:
     """Whether a value is an object with attributes, of a class outside of the libraries."""
     return (
-        not isinstance(value, (*_OPAQUE, nn.Module, dict, *_SEQUENCES))
+        not isinstance(value, (*_OPAQUE, nn.Module, dict, *SEQUENCES))
         and hasattr(value, "__dict__")
         and not _is_of_library(type(value))
     )

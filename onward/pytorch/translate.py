@@ -7,6 +7,7 @@ operators a second time. This calls the same parts of it one by one.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,11 +29,13 @@ _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "
 _OPSET = 23  # the first with Attention
 
 
-def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
+def translate(
+    program: Any, hidden: Collection[str] = ()
+) -> tuple[ir.Model, signatures.ExportGraphSignature]:
     """The ONNX model of a torch.export program, and the signature of its inputs and outputs.
 
     Tensors of the module are inputs, in the order of the signature; new values of buffers are
-    outputs. Constants that the trace made are initializers.
+    outputs. Constants that the trace made are initializers, except for those that are `hidden`.
     """
     registry = _registry()
     _refuse_hidden_changes(program.graph_module)
@@ -45,7 +48,7 @@ def translate(program: Any) -> tuple[ir.Model, signatures.ExportGraphSignature]:
         raise CannotCapture(_missing(error)) from error
     signature = functional.graph_signature
     functional._graph_signature = _all_user(signature)
-    constants = dict(functional.constants)
+    constants = {k: v for k, v in functional.constants.items() if k not in hidden}
     functional._state_dict, functional._constants = {}, {}
     with ExitStack() as stack:
         for device in ("cpu", "cuda"):  # the casts of autocast are in the trace already
@@ -105,7 +108,8 @@ def _keep_constants(
     graph = model.graph
     for spec in signature.input_specs:
         target = str(spec.target)
-        if spec.kind != signatures.InputKind.CONSTANT_TENSOR or not is_made_by_trace(target):
+        is_constant = spec.kind == signatures.InputKind.CONSTANT_TENSOR and target in constants
+        if not is_constant or not is_made_by_trace(target):
             continue
         value = next(value for value in graph.inputs if value.name == spec.arg.name)
         tensor = constants[target]

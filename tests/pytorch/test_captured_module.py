@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
 
 from onward.pytorch.fallback import CannotCapture, FallbackWarning, refuse_custom_gradients
 from onward.pytorch.module import Module
@@ -174,6 +175,32 @@ def test_a_capture_does_not_refuse_functions_of_other_threads() -> None:
             Doubled.apply(torch.ones(2))
 
 
+def test_arguments_that_are_detached_get_no_gradient() -> None:
+    weight, y = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    x = weight * 2
+    x.square().sum().backward()  # type: ignore[no-untyped-call]
+    captured = Module(Calls(lambda x, y: x.detach() * y), {"fallback": "forbid"})
+    captured(x, y).sum().backward()  # the graph of x is gone
+    assert y.grad is not None and y.grad.tolist() == [2.0] * 3
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, scale = self.layer(x).chunk(2, -1)
+        found, prior = Normal(mean, scale.exp()), Normal(torch.zeros(2), torch.ones(2))
+        return found.log_prob(x[:, :2]), kl_divergence(found, prior)
+
+
+def test_distributions_do_not_check_their_arguments() -> None:
+    assert_as_eager(Encoder(), torch.randn(2, 3))
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        Normal(torch.zeros(1), -torch.ones(1))
+
+
 class Warming(nn.Module):
     """A module that counts its calls in a Python number."""
 
@@ -189,7 +216,6 @@ class Warming(nn.Module):
 def test_a_module_that_counts_its_calls_runs_in_torch() -> None:
     module = nn.Sequential(Warming())
     captured = Module(module)
-    with pytest.warns(FallbackWarning, match="it changes its attribute 0.calls: make it a buffer"):
-        first = captured(torch.ones(1))
-    found = [first, *(captured(torch.ones(1)) for _ in range(4))]
+    with pytest.warns(FallbackWarning, match="it changes its attribute 0.calls in every call"):
+        found = [captured(torch.ones(1)) for _ in range(5)]
     assert torch.cat(found).tolist() == [0.25, 0.5, 0.75, 1.0, 1.0]

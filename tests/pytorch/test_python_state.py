@@ -14,7 +14,6 @@ from torch import nn
 
 from onward.pytorch.fallback import FallbackWarning
 from onward.pytorch.module import Module
-from onward.pytorch.onnx_export import to_onnx
 from onward.pytorch.python_state import PythonState
 
 Tensor = torch.Tensor
@@ -57,10 +56,6 @@ def grow(self: Any, y: Tensor) -> int:
     return len(self.log)
 
 
-def keep(self: Any, y: Tensor) -> None:
-    self.features = y
-
-
 def keep_in_list(self: Any, y: Tensor) -> None:
     self.log.append(y.detach())
 
@@ -69,12 +64,7 @@ def keep_in_dictionary(self: Any, y: Tensor) -> None:
     self.known["features"] = y
 
 
-def follow(self: Any, y: Tensor) -> Tensor:
-    self.state = 0.5 * self.state + y.detach().mean(0)
-    return self.state  # type: ignore[no-any-return]
-
-
-CHANGES = [count, count_in_object, grow, keep, keep_in_list, keep_in_dictionary, follow]
+CHANGES = [count, count_in_object, grow, keep_in_list, keep_in_dictionary]
 
 
 @pytest.mark.integration
@@ -82,7 +72,7 @@ CHANGES = [count, count_in_object, grow, keep, keep_in_list, keep_in_dictionary,
 def test_a_forward_that_changes_attributes_runs_in_torch(change: Any) -> None:
     module, x = Stateful(change), torch.randn(2, 3)
     captured = Module(copy.deepcopy(module))
-    with pytest.warns(FallbackWarning, match="it (changes|sets) its attribute"):
+    with pytest.warns(FallbackWarning, match="it changes its attribute"):
         for _ in range(3):
             torch.testing.assert_close(captured(x), module(x))
     for name in ("log", "known", "state"):
@@ -101,8 +91,9 @@ def test_a_forward_that_changes_a_global_runs_in_torch() -> None:
     module = Module(CountsGlobally(lambda self, y: None))
     COUNTS["calls"] = 0
     with pytest.warns(FallbackWarning, match="it changes the global COUNTS.calls"):
-        module(torch.ones(1, 3))
-    assert COUNTS["calls"] == 1
+        for _ in range(3):
+            module(torch.ones(1, 3))
+    assert COUNTS["calls"] == 3
 
 
 @pytest.mark.integration
@@ -143,7 +134,7 @@ def test_a_forward_that_draws_in_python_runs_in_torch(draw: Callable[[Any], floa
 
 
 def test_a_snapshot_restores_attributes_and_generators() -> None:
-    module: Any = Stateful(keep)
+    module: Any = Stateful(count)
     module.log.append(1)
     state = PythonState(module)
     number = random.random()
@@ -173,14 +164,7 @@ class Made(dict[str, Any]):
 
 
 def test_a_snapshot_leaves_computed_items_alone() -> None:
-    module = Stateful(keep)
+    module = Stateful(count)
     module.known = Made(x=1)
     PythonState(module).restore()
     assert dict.__getitem__(module.known, "x") == 1
-
-
-@pytest.mark.integration
-def test_an_export_leaves_changes_of_attributes_out() -> None:
-    module = Stateful(keep)
-    assert len(to_onnx(module, torch.ones(2, 3)).graph.outputs) == 1
-    assert not hasattr(module, "features")

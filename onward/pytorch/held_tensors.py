@@ -1,45 +1,15 @@
-"""Refuse, while a module is traced, calls of torch that change gradients and leave no trace."""
+"""Tensors of a module, of its call and of torch's generator that a forward may exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
-from onward.pytorch.fallback import CannotCapture, Initializes
-
-_HOOKS = {
-    torch.Tensor.register_hook,
-    torch.Tensor.register_post_accumulate_grad_hook,
-}
-
-
-class UntracedCalls(TorchFunctionMode):
-    """While entered, hooks of tensors and an `inference_mode` of its own raise CannotCapture.
-
-    Around the call, `inference_mode` changes nothing: torch.export leaves it while it traces.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._was_inference = torch.is_inference_mode_enabled()
-
-    def __torch_function__(
-        self,
-        function: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if function in _HOOKS:
-            raise CannotCapture(f"it calls {function.__name__} of a tensor")
-        if torch.is_inference_mode_enabled() and not self._was_inference:
-            raise CannotCapture("it enters inference_mode: use no_grad")
-        return function(*args, **(kwargs or {}))
+from onward.pytorch.changing_items import Initializes
+from onward.pytorch.fallback import CannotCapture
 
 
 class HeldTensors:
