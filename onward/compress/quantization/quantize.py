@@ -68,7 +68,7 @@ def quantize(
     size: int | str | None = None,
     block: int | None = None,
     method: str = "auto",
-    processors: str = "all",
+    processors: str | None = None,
     batch: int | None = None,
     limit: int | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -98,8 +98,8 @@ def quantize(
         size: the bytes that the file may have ("100MB"), for int4 and int2
         block: how many weights share a scale, for int4 and int2
         method: how weights are rounded: "rtn", "mse", "gptq", "awq", "auto"
-        processors: those that an int8 file is for: "all"; "this": weights have one bit more where
-            this machine computes exactly with it, and the file is wrong on x86-64 without VNNI
+        processors: those that an int8 file is for: "this" (None) and those like it; "all": weights
+            have one bit less, so that the file is exact on x86-64 without VNNI, too
         batch: rows of a batch of data
         limit: the number of batches to read at most
         sizes: sizes of dynamic dimensions to measure the speed with; else those of the first batch

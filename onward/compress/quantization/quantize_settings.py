@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 else:  # it loads the losses
     tune_settings = LazyModule("onward.compress.learned_rounding.tune_settings")
 
-PROCESSORS = (ALL, "this")
+THIS = "this"
+PROCESSORS = (THIS, ALL)
 FORMATS = {  # what a user writes, and the format's name
     "int8": "int8",
     "int4": "int4",
@@ -43,7 +44,7 @@ class QuantizeSettings:
         size: the bytes that the file may have, for int4 and int2
         block: weights that share a scale, for int4 and int2
         method: how weights are rounded, for int4 and int2
-        processors: "all", or "this": those that compute as this one does, for int8
+        processors: "this": those that compute as this one does; or "all", for int8
         tune: settings of learned rounding, or None
         seed: of random feeds and of learned rounding
     """
@@ -55,7 +56,7 @@ class QuantizeSettings:
     size: int | None = None
     block: int | None = None
     method: str = "auto"
-    processors: str = ALL
+    processors: str = THIS
     tune: Tune | None = None
     seed: int = 0
 
@@ -79,7 +80,7 @@ def read_settings(
     size: int | str | None,
     block: int | None,
     method: str,
-    processors: str,
+    processors: str | None,
     tune: Any,
     seed: int,
 ) -> QuantizeSettings:
@@ -90,9 +91,9 @@ def read_settings(
     for name, given in (("bits", bits), ("size", size), ("block", block)):
         if given is not None and form not in ("int4", "int2", "auto"):
             raise OptionError(f"{name} is a setting of int4 and int2, not of {to}\nleave it out")
-    if processors not in PROCESSORS:
+    if processors not in (None, *PROCESSORS):
         raise OptionError(f"processors must be {' or '.join(PROCESSORS)}, not {processors!r}")
-    if processors != ALL and form not in ("int8", "auto"):
+    if processors is not None and form not in ("int8", "auto"):
         raise OptionError(f"processors are a setting of int8, not of {to}\nleave it out")
     if method != "auto" and form not in ("int4", "int2", "auto"):
         raise OptionError(f"method is a setting of int4 and int2, not of {to}\nleave it out")
@@ -108,7 +109,7 @@ def read_settings(
         size=None if size is None else read_bytes(size),
         block=block,
         method=method,
-        processors=processors,
+        processors=processors or THIS,
         tune=read_tune(tune, seed),
         seed=seed,
     )

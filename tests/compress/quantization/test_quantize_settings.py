@@ -59,8 +59,8 @@ def test_wrong_settings_are_one_clear_error(settings: dict[str, Any], words: str
         quantize(mlp(), **settings)
 
 
-def test_processors_are_all_or_those_like_this_one() -> None:
-    def read(to: str, processors: str) -> QuantizeSettings:
+def test_processors_are_those_like_this_one_or_all() -> None:
+    def read(to: str, processors: str | None = None) -> QuantizeSettings:
         return read_settings(
             to=to,
             drop=0.01,
@@ -74,9 +74,9 @@ def test_processors_are_all_or_those_like_this_one() -> None:
             seed=0,
         )
 
-    assert read("int8", "this").processors == "this"
-    assert read("int4", "all").processors == "all"
-    with pytest.raises(OptionError, match="processors must be all or this, not 'arm'"):
+    assert read("int8").processors == read("int4").processors == "this"
+    assert read("int8", "all").processors == "all"
+    with pytest.raises(OptionError, match="processors must be this or all, not 'arm'"):
         read("int8", "arm")
     with pytest.raises(OptionError, match="processors are a setting of int8, not of int4"):
         read("int4", "this")

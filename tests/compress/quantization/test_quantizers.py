@@ -48,7 +48,7 @@ def test_providers_share_quantizers_of_formats_that_are_the_same_for_all() -> No
     assert quantizer_key(settings_for(cpu)) != quantizer_key(settings_for(openvino))
 
 
-def test_int8_weights_are_for_all_processors_unless_asked_for_this_one(
+def test_int8_weights_are_for_processors_like_this_one_or_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exact_products, "largest_weight", lambda: 127)
