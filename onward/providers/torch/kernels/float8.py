@@ -119,7 +119,7 @@ def _float8_product(
     return y
 
 
-@torch.library.register_fake("onward::float8_product")
+@torch.library.register_fake("onward::float8_product")  # type: ignore[untyped-decorator]
 def _shape_of_product(
     a: Tensor,
     b: Tensor,
