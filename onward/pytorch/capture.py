@@ -408,7 +408,8 @@ class _Reader:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the exporter: what matters is raised."""
-    names = ("torch.onnx", "torch.export", "torch.fx", "torch._subclasses", "onnxscript")
+    of_torch = ("onnx", "export", "_export", "fx", "_subclasses")
+    names = (*(f"torch.{name}" for name in of_torch), "onnxscript")
     logs = [logging.getLogger(name) for name in names]
     levels = [log.level for log in logs]
     for log in logs:

@@ -109,8 +109,7 @@ class TracedCalls(TorchFunctionMode):
 
     def _change(self, tensor: Any) -> None:
         """Refuse changes of tensors that torch.export would change, and not trace."""
-        is_real = type(tensor) in _PLAIN and id(tensor) not in self._known
-        if is_real and not _is_called_by_torch():
+        if type(tensor) in _PLAIN and id(tensor) not in self._known:
             raise CannotCapture("it changes a tensor in place that is no buffer: register it")
         self._changed.add(id(self._original(tensor)))
 

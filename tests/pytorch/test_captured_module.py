@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import BufferingHandler
 from typing import Any
 
 import numpy as np
@@ -182,6 +184,16 @@ def test_arguments_that_are_detached_get_no_gradient() -> None:
     captured = Module(Calls(lambda x, y: x.detach() * y), {"fallback": "forbid"})
     captured(x, y).sum().backward()  # the graph of x is gone
     assert y.grad is not None and y.grad.tolist() == [2.0] * 3
+
+
+def test_a_capture_logs_no_warnings_of_torch_export() -> None:
+    log, handler = logging.getLogger("torch._export.non_strict_utils"), BufferingHandler(100)
+    log.addHandler(handler)
+    try:
+        Module(nn.Linear(3, 2))(torch.ones(1, 3))  # it warns of a size of 1
+    finally:
+        log.removeHandler(handler)
+    assert not handler.buffer
 
 
 class Encoder(nn.Module):

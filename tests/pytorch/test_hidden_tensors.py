@@ -24,7 +24,8 @@ class Holds(nn.Module):
         super().__init__()
         self.layer, self.function = nn.Linear(3, 3), function
         self.table, self.tensors = {"shift": torch.zeros(3)}, [torch.ones(3)]
-        self.attribute, self.layers = torch.ones(3), [nn.Linear(3, 3)]
+        self.attribute = torch.ones(3)
+        self.layers: list[nn.Module] = [nn.Linear(3, 3), nn.BatchNorm1d(3)]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(self, self.layer(x)) + SHIFT
@@ -91,7 +92,12 @@ def set_item(self: Any, y: Tensor) -> Tensor:
     return y * self.table["shift"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("function", [add_in_place, add_to_item, set_item])
+def normalize(self: Any, y: Tensor) -> Any:
+    with torch.no_grad():
+        return y - self.layers[1](y)
+
+
+@pytest.mark.parametrize("function", [add_in_place, add_to_item, set_item, normalize])
 def test_changes_in_place_happen_once(function: Any) -> None:
     module, x = Holds(function), torch.randn(2, 3)
     captured = Module(copy.deepcopy(module))
@@ -100,3 +106,5 @@ def test_changes_in_place_happen_once(function: Any) -> None:
             torch.testing.assert_close(captured(x), module(x))
     torch.testing.assert_close(captured.attribute, module.attribute)
     torch.testing.assert_close(captured.table, module.table)
+    states = [each.layers[1].state_dict() for each in (captured, module)]
+    torch.testing.assert_close(*states)
