@@ -29,7 +29,12 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "BYTES": np.dtype(object),
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
-_JSON_KINDS = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}}  # by numpy's kind
+_JSON_KINDS: dict[str, set[type]] = {  # by numpy's kind of a type
+    "i": {int},
+    "u": {int},
+    "b": {bool},
+    "f": {int, float},
+}
 _LENGTH = struct.Struct("<I")
 _MAX_RANK = 32
 _MOST_ELEMENTS = 1 << 48  # a size of 0 does not count: numpy and engines multiply the others
@@ -199,7 +204,7 @@ def _out_of_range(name: str, datatype: str, number: Any) -> RequestInvalid:
     if dtype.kind in "iu":
         low, high = str(np.iinfo(dtype).min), str(np.iinfo(dtype).max)
     else:
-        limits = ml_dtypes.finfo(dtype)
+        limits = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         low, high = f"{float(limits.min):.8g}", f"{float(limits.max):.8g}"
     return RequestInvalid(
         f"input {name!r}: {number!s:.40} is out of the range of {datatype}, {low} to {high}"
