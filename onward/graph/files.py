@@ -227,7 +227,7 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
     path = to_path(path)
     version, model.ir_version = model.ir_version, least_ir_version(model)
     try:
-        with embedded(model), writing(path):
+        with embedded(model), writing(follow_link(path)):
             _save(model, path, more)
     finally:
         model.ir_version = version

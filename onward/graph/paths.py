@@ -145,11 +145,11 @@ def make_folder(folder: Path) -> None:
 
 def check_writable(path: Path) -> None:
     """Refuse a path that cannot be written, before the work is done."""
+    path = follow_link(path)
     with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        folder = follow_link(path).absolute().parent
-        with tempfile.TemporaryFile(dir=folder, prefix=".onward-"):
+        with tempfile.TemporaryFile(dir=path.absolute().parent, prefix=".onward-"):
             pass
 
 

@@ -138,7 +138,8 @@ def _warn_of_large_weights(
     reader: ModelReader, choice: ProviderChoice, options: SessionOptions
 ) -> None:
     """Warn of 8-bit weights whose products this processor cuts off."""
-    if choice.listed[0][0] not in ("CPUExecutionProvider", "OpenVINOExecutionProvider"):
+    first = next((name for name, _ in choice.listed), "")
+    if first not in ("CPUExecutionProvider", "OpenVINOExecutionProvider"):
         return
     data, scan = reader.data, reader.scan
     if data is None or scan is None or not scan.products.has_large_weights(data):

@@ -205,3 +205,10 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(WriteFailed, match=law):
         pack(model, pipe, overwrite=True)
     assert pipe.is_fifo()
+
+
+def test_a_link_into_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "m.onnx"
+    link.symlink_to(tmp_path / "missing" / "m.onnx")
+    with pytest.raises(WriteFailed, match=r"there is no folder .*missing"):
+        check_writable(link)

@@ -171,6 +171,11 @@ def _why_not(
             f"the smallest file found has {show_bytes(found.bytes)}, "
             f"and {show_bytes(settings.size)} is asked for (size)"
         )
+    if settings.is_for_size and found.bytes >= subject.bytes:
+        return (
+            f"{settings.to} makes the file larger: {show_bytes(found.bytes)}, "
+            f"from {show_bytes(subject.bytes)}"
+        )
     speedup = found.speedup
     if speedup is not None and speedup < SLOWEST:
         return f"{settings.to} is {speedup:.2f} times as fast as float on {engine}"

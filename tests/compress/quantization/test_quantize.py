@@ -183,3 +183,15 @@ def test_the_memory_of_sessions_is_measured(rows: dict[str, Any], tmp_path: Path
     report = quantize(tmp_path / "m.onnx", rows, drop=0.5)
     assert report.before.memory is not None and report.after.memory is not None
     assert report.before.file_bytes == (tmp_path / "m.onnx").stat().st_size
+
+
+def test_few_bits_that_do_not_make_the_file_smaller_say_so() -> None:
+    """The weight is an output, too: it stays in the file as it is."""
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", 64))
+    w = op.initializer("w", np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32))
+    model = op.model(y=op.MatMul(x, w), weight=op.Identity(w))
+    rows = {"x": np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)}
+    report = quantize(model, rows, "int4", drop="5%", memory=False)
+    assert not report.helped
+    assert report.notes[0].startswith("nothing helped: int4 makes the file larger: "), report.notes
