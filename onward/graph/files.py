@@ -260,7 +260,7 @@ def _save(model: ir.Model, path: Path, more: bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     check_replaceable(path)
     target = follow_link(path)
-    if outside is not None and path.is_symlink():  # external data is not found through a link
+    if outside is not None and os.path.islink(path):  # external data is not found through a link
         raise WriteFailed(
             f"{path} cannot be written: it is a link, and a model of this size is two files\n"
             f"give the path of the file itself: {target}"

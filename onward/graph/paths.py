@@ -93,7 +93,7 @@ def is_special(path: Path) -> bool:
 
 def follow_link(path: Path) -> Path:
     """The file that a symbolic link names: what is written replaces that file, not the link."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if os.path.islink(path) else path
 
 
 def check_replaceable(path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal, kl_divergence
+from torch.distributions import Distribution, Normal, kl_divergence
 
 from onward.pytorch.fallback import CannotCapture, FallbackWarning, refuse_custom_gradients
 from onward.pytorch.module import Module
@@ -207,7 +207,8 @@ class Encoder(nn.Module):
         return found.log_prob(x[:, :2]), kl_divergence(found, prior)
 
 
-def test_distributions_do_not_check_their_arguments() -> None:
+def test_distributions_do_not_check_their_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distribution, "_validate_args", True)  # torch.compile turns it off
     assert_as_eager(Encoder(), torch.randn(2, 3))
     with pytest.raises(ValueError, match="to satisfy the constraint"):
         Normal(torch.zeros(1), -torch.ones(1))
