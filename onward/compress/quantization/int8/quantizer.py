@@ -69,7 +69,7 @@ _FOR_ALL = (
 )
 _NOT_FOR_ALL = (
     "made for processors like this one: on x86-64 without VNNI, which cuts off sums of its int8 "
-    "products, results may be wrong by a third; --for all makes a file for all processors"
+    "products, results may be wrong; --for all makes a file for all processors"
 )
 
 Outputs = list[list[Array]]
