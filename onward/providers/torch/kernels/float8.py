@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 import torch
 
 from onward.graph.operator_table import OpTable
 from onward.graph.scopes import COMPOSITES
+from onward.lazy import LazyModule
 from onward.passes.float8_functions import (
     FLOAT8_LINEAR,
     FLOAT8_LINEAR_GRAD,
@@ -20,9 +22,14 @@ from onward.passes.float8_functions import (
 )
 from onward.providers.torch.dtypes import Tensor
 
+if TYPE_CHECKING:
+    from onward.providers.torch.kernels import packed_rows
+else:  # Triton comes with torch for GPUs
+    packed_rows = LazyModule("onward.providers.torch.kernels.packed_rows")
+
 kernel = OpTable()
 composite = functools.partial(kernel, domain=COMPOSITES)
-_ROWS = 16  # the summed axis of a product must be a multiple of it
+_SUMMED = 16  # cuBLAS sums multiples of that many numbers
 
 
 @composite(FLOAT8_LINEAR)
@@ -103,14 +110,12 @@ def _float8_product(
     dtype: torch.dtype,
     fast: bool,
 ) -> Tensor:
+    a, b = _turned(a, turn_a), _turned(b, turn_b)
     if not a.is_cuda:
-        a, b = _turned(a, turn_a), _turned(b, turn_b)
         return (a.to(torch.float32) @ b.to(torch.float32) * (sa * sb)).to(dtype)
-    if turn_a:  # its rows are summed: cuBLAS takes multiples of 16
-        a, b = _filled(a), _filled(b)
     y: Tensor = torch._scaled_mm(  # takes rows of a, columns of b, scales at a tensor's start
-        _turned(a, turn_a).contiguous(),
-        _turned(b, turn_b).t().contiguous().t(),
+        packed_rows.packed_rows(a, _SUMMED),
+        packed_rows.packed_rows(b.t(), _SUMMED).t(),
         scale_a=sa.clone(),
         scale_b=sb.clone(),
         out_dtype=dtype,
@@ -135,12 +140,3 @@ def _shape_of_product(
 
 def _turned(x: Tensor, turned: bool) -> Tensor:
     return x.t() if turned else x
-
-
-def _filled(x: Tensor) -> Tensor:
-    """A matrix with rows of zeros added, up to a multiple of 16."""
-    missing = -x.shape[0] % _ROWS
-    if not missing:
-        return x
-    zeros = torch.zeros(missing, x.shape[1], dtype=torch.uint8, device=x.device)
-    return torch.cat([x.view(torch.uint8), zeros]).view(x.dtype)
