@@ -6,7 +6,8 @@
 
 mlp: 64-64-10 over HTTP, 32 connections. minilm: MiniLM with sentences of 5 to 128 tokens, 32
 connections. overhead: one connection, the median's difference to a bare session, over HTTP and
-gRPC. memory: a server that has answered one request, less a process that only runs the model.
+gRPC, next to bare uvicorn and bare grpcio with onnxruntime. memory: a server that has answered one
+request, less a process that only runs the model.
 
 Each server runs in a process of its own, alone; in each round all are measured, in an order that
 rotates; figures are medians over rounds. One load generator (onward bench's) sends to all: raw
@@ -37,6 +38,7 @@ from serving_cases import CANNOT, ENGINES, PEERS, USUAL, Case, Engine, make_case
 from serving_measure import (
     Server,
     loading_memory,
+    measure_bare_grpc,
     measure_bare_session,
     measure_grpc,
     measure_load,
@@ -130,7 +132,8 @@ class Bench:
 
     def overhead(self, case: Case) -> list[dict[str, Any]]:
         """Microseconds that a request takes longer than a run of the session, one at a time."""
-        found: dict[str, list[float]] = {"bare": [], "http": [], "grpc": [], "uvicorn": []}
+        names = ("bare", "http", "grpc", "uvicorn", "grpcio")
+        found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(self._rounds):
             tell(f"overhead, round {number + 1}")
             found["bare"].append(measure_bare_session(case, self._seconds))
@@ -141,6 +144,7 @@ class Bench:
                     found[key].append(load["p50_ms"] * 1e3)
                     if name == "onward":
                         found["grpc"].append(measure_grpc(server, case, self._seconds))
+            found["grpcio"].append(measure_bare_grpc(case, self._seconds))
         middle = {name: statistics.median(times) for name, times in found.items()}
         return [
             {

@@ -9,11 +9,14 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from serving_cases import PEERS, Case, Engine
 
@@ -129,11 +132,35 @@ def measure_bare_session(case: Case, seconds: float) -> float:
 
 def measure_grpc(server: Server, case: Case, seconds: float) -> float:
     """Microseconds of a ModelInfer with grpcio's blocking client, the median."""
+    return _measure_calls(server.grpc_port, case.grpc_messages(), seconds)
+
+
+def measure_bare_grpc(case: Case, seconds: float) -> float:
+    """The same of a server that is grpcio and onnxruntime, and takes and answers raw bytes."""
+    port = free_port()
+    words = [str(PEERS / "grpc_server.py"), case.name, str(case.model), str(port)]
+    messages = [feeds["x"].tobytes() for feeds in case.feeds]
+    with subprocess.Popen([sys.executable, *words]) as process:
+        try:
+            return _measure_calls(port, messages, seconds, case.answers[0].tobytes())
+        finally:
+            process.terminate()
+
+
+def _measure_calls(
+    port: int, messages: Sequence[bytes], seconds: float, answer: bytes | None = None
+) -> float:
+    """Microseconds of a call, the median; the first one must have this answer, if it is given."""
     import grpc
 
-    messages = case.grpc_messages()
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        grpc.channel_ready_future(channel).result(timeout=START_LIMIT)
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        found = infer(messages[0], timeout=30)
+        if answer is not None and not np.allclose(
+            *(np.frombuffer(each, np.float32) for each in (found, answer)), rtol=1e-2, atol=1e-3
+        ):
+            raise ValueError("the bare gRPC server answers wrongly")
         return _median_us(lambda n: infer(messages[n % len(messages)], timeout=30), seconds)
 
 
