@@ -148,7 +148,9 @@ def _request(
 ) -> dict[str, Array]:
     """A random request with the masks that the server fills."""
     specs = {spec.name: spec for spec in instance.inputs}
-    given = [spec for name, spec in specs.items() if name not in layout.masks]
+    given = [
+        spec for name, spec in specs.items() if name not in layout.masks and not spec.has_default
+    ]
     lengths = _lengths(layout, specs, length)
     feeds = random_feeds(given, layout.axes, rows, size, lengths, seed, kind)
     layout.fill_masks(feeds)

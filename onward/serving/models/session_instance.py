@@ -14,7 +14,7 @@ from onward.providers.options import SessionOptions
 from onward.providers.ort.bound_session import stop_spinning_after_runs
 from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
-from onward.serving.models.signature import spec_of
+from onward.serving.models.signature import input_specs, spec_of
 from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
@@ -30,7 +30,7 @@ class SessionInstance:
     is_computation = True  # a quick model may run in the event loop's thread
 
     def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
-        self.inputs = [spec_of(arg) for arg in session.get_inputs()]
+        self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
         self.outputs = [spec_of(arg) for arg in session.get_outputs()]
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
         self.providers = session.get_providers()
@@ -99,10 +99,11 @@ def _is_quick(instance: SessionInstance) -> bool:
 
     Sizes that are free, other than that of the batch, would make the measurement a guess.
     """
-    if any(-1 in spec.shape[1:] for spec in instance.inputs):
+    needed = [spec for spec in instance.inputs if not spec.has_default]
+    if any(-1 in spec.shape[1:] for spec in needed):
         return False
-    axes = dict.fromkeys([spec.name for spec in instance.inputs if -1 in spec.shape[:1]], 0)
-    feeds = random_feeds(instance.inputs, axes, _ROWS, 1, {}, 0)
+    axes = dict.fromkeys([spec.name for spec in needed if -1 in spec.shape[:1]], 0)
+    feeds = random_feeds(needed, axes, _ROWS, 1, {}, 0)
     seconds = []
     try:
         for _ in range(_RUNS):

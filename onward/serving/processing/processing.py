@@ -72,6 +72,7 @@ def add_processing(
 ) -> tuple[list[Instance], dict[str, list[str]]]:
     """The instances with their processing, and the labels of outputs that are stored with it."""
     first = instances[0]
+    needed = [spec for spec in first.inputs if not spec.has_default]
     before: ProcessingPart | None = None
     after: ProcessingPart | None = None
     labels: dict[str, list[str]] = {}
@@ -83,7 +84,7 @@ def add_processing(
         if settings.postprocess is None and stored.outputs:
             after = ProcessingPart(stored.outputs, stored.answer)
     if settings.preprocess not in (None, NONE):
-        before = _preprocess(str(settings.preprocess), first, folder)
+        before = _preprocess(str(settings.preprocess), needed, folder)
     if settings.postprocess not in (None, NONE):
         after = _postprocess(str(settings.postprocess), first, folder, settings.labels)
     if before is None and after is None:
@@ -122,14 +123,14 @@ def _load_file(path: Path, name: str) -> Any:
     return module
 
 
-def _preprocess(text: str, instance: Instance, folder: Path) -> ProcessingPart:
+def _preprocess(text: str, inputs: Sequence[TensorSpec], folder: Path) -> ProcessingPart:
     if text == "image":
-        return ProcessingPart(*image_preprocessing(instance.inputs, folder))
+        return ProcessingPart(*image_preprocessing(inputs, folder))
     if text == "tokenizer":
-        return ProcessingPart(*tokenizer_preprocessing(instance.inputs, folder))
+        return ProcessingPart(*tokenizer_preprocessing(inputs, folder))
     function = load_function(text, folder)
-    names = [spec.name for spec in instance.inputs]
-    outputs = [TensorSpec(spec.name, spec.datatype, spec.shape) for spec in instance.inputs]
+    names = [spec.name for spec in inputs]
+    outputs = [TensorSpec(spec.name, spec.datatype, spec.shape) for spec in inputs]
     before = FunctionInstance(function, input_specs(function), outputs)
 
     def apply(feeds: Mapping[str, Array]) -> dict[str, Array]:

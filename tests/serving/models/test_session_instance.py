@@ -16,7 +16,7 @@ from onward.serving.models.session_instance import SessionInstance, open_session
 from onward.serving.requests import TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
-from tests.serving.small_models import scale_model, typed_model, write_model
+from tests.serving.small_models import default_model, scale_model, typed_model, write_model
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -26,6 +26,25 @@ def test_the_signature_of_a_session() -> None:
     assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4), ("batch", ""))]
     assert [spec.name for spec in instance.outputs] == ["y"]
     assert instance.metadata == {"a": "b"}
+    instance.close()
+
+
+def test_initializers_that_are_inputs_too_are_optional() -> None:
+    instance = SessionInstance(InferenceSession(default_model()))
+    assert instance.inputs == [
+        TensorSpec("x", "FP32", (-1, 4), ("batch", "")),
+        TensorSpec("w", "FP32", (4, 2), ("", ""), is_optional=True, has_default=True),
+        TensorSpec("factor", "FP32", (), (), is_optional=True, has_default=True),
+    ]
+    doubled = instance.run({"x": X})["y"]
+    halved = instance.run({"x": X, "factor": np.array(1, np.float32)})["y"]
+    np.testing.assert_array_equal(doubled, 2 * halved)
+    instance.close()
+
+
+def test_initializers_are_constants_in_files_of_ir_version_3() -> None:
+    instance = SessionInstance(InferenceSession(default_model(ir_version=3)))
+    assert [spec.name for spec in instance.inputs] == ["x"]
     instance.close()
 
 

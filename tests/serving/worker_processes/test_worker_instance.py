@@ -23,6 +23,7 @@ from onward.serving.worker_processes.worker_instance import (
     open_worker_instance,
     open_worker_instances,
 )
+from tests.serving.small_models import default_model
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
@@ -81,6 +82,21 @@ def test_a_worker_answers_as_a_session(instance: WorkerInstance) -> None:
     with pytest.raises(FeedError, match="input 'x' takes shape"):
         instance.run({**feeds(), "x": np.zeros((1, 5), np.float32)})
     check(instance)
+
+
+def test_initializers_that_are_inputs_too_are_optional(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(default_model())
+    instance = open_worker_instance(path, ModelSettings(workers=1), "m", "1")
+    try:
+        assert [(each.name, each.has_default) for each in instance.inputs] == [
+            ("x", False), ("w", True), ("factor", True),
+        ]  # fmt: skip
+        x, three = np.ones((1, 4), np.float32), np.array(3, np.float32)
+        assert instance.run({"x": x})["y"].tolist() == [[24, 32]]
+        assert instance.run({"x": x, "factor": three})["y"].tolist() == [[36, 48]]
+    finally:
+        instance.close()
 
 
 def test_a_dead_worker_is_replaced(
