@@ -34,7 +34,7 @@ class Core(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Loaded, not draining, queues below 90 % of their limits."""
+        """Loaded, not draining, no model stuck, queues below 90 % of their limits."""
         ...
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...

@@ -88,7 +88,7 @@ class RunningServer:
                 await core.add(name, model)
         else:
             await core.open(self._source)
-        self._metrics.watch(core.index, lambda: _in_flight(core))
+        self._metrics.watch(core.index, lambda: _in_flight(core), lambda: _stuck(core))
         access = Access(settings, self._clock)
         routes = live_routes(core, self._figures)
         for is_admin in (False, True) if settings.admin_port is not None else (False,):
@@ -176,6 +176,14 @@ def _with_defaults(server: ServingSettings, model: ModelSettings) -> ServingSett
 def _in_flight(core: ServerCore) -> dict[tuple[str, str], int]:
     return {
         (model.name, str(version.number)): served.in_flight
+        for model, version, served in core.repository.table.served()
+        if isinstance(served, ServedModel)
+    }
+
+
+def _stuck(core: ServerCore) -> dict[tuple[str, str], int]:
+    return {
+        (model.name, str(version.number)): served.stuck_instances
         for model, version, served in core.repository.table.served()
         if isinstance(served, ServedModel)
     }

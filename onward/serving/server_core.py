@@ -110,10 +110,12 @@ class ServerCore:
 
     @property
     def is_ready(self) -> bool:
-        """Loaded, not draining, queues below 90 % of their limits."""
+        """Loaded, not draining, no model stuck, queues below 90 % of their limits."""
         if not self._is_open or self.is_draining:
             return False
-        return not any(served.is_nearly_full for _, _, served in self._table.served())
+        return not any(
+            served.is_nearly_full or served.is_stuck for _, _, served in self._table.served()
+        )
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether requests are answered; an unknown model is not ready."""

@@ -57,6 +57,13 @@ async def test_a_server_is_ready_when_models_are_loaded(core: ServerCore, tmp_pa
     served.is_nearly_full = True
     assert not core.is_ready and core.is_model_ready("m")
     served.is_nearly_full = False
+    served.is_stuck = True
+    assert not core.is_ready and not core.is_model_ready("m")
+    assert core.index() == [
+        {"name": "m", "version": "1", "state": "UNAVAILABLE",
+         "reason": "stuck: the runs of all of its instances do not end"},
+    ]  # fmt: skip
+    served.is_stuck = False
     assert isinstance(await infer(core, "m"), InferResponse)
     await core.drain(1.0)
     assert not core.is_ready

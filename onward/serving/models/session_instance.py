@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import statistics
 import threading
 import time
@@ -21,15 +22,18 @@ from onward.sessions.inference import InferenceSession
 
 _SMALL = 8 << 20  # bytes of a file: a model that is opened twice for a measurement
 _ROWS, _RUNS = 32, 5
+_LOOP = (b"\x22\x04Loop", b"\x04\0\0\0Loop\0")  # an operator's name in .onnx and .ort files
 _QUICK = 300e-6  # seconds of a batch on one thread
 
 
 class SessionInstance:
     """A session that runs batches. `owned=False`: someone else closes the session."""
 
-    is_computation = True  # a quick model may run in the event loop's thread
-
-    def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
+    def __init__(
+        self, session: InferenceSession, *, owned: bool = True, has_loop: bool = False
+    ) -> None:
+        # a quick model may run in the event loop's thread, unless a request decides how long
+        self.is_computation = not has_loop
         self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
         self.outputs = [spec_of(arg) for arg in session.get_outputs()]
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
@@ -70,8 +74,9 @@ def open_session_instances(
             "threads: this model cannot have threads of its own, the server shares its threads\n"
             "leave out threads or shared_threads, or run the model in workers"
         )
+    has_loop = _has_loop(path)
     if count == 1 and not (shared or settings.threads) and path.stat().st_size < _SMALL:
-        single = SessionInstance(_open(path, settings, 1))
+        single = SessionInstance(_open(path, settings, 1), has_loop=has_loop)
         if _is_quick(single):
             return [single]
         single.close()
@@ -80,12 +85,20 @@ def open_session_instances(
     session = _open(path, settings, threads)
     try:
         if count == 1:
-            return [SessionInstance(session)]
+            return [SessionInstance(session, has_loop=has_loop)]
         owned = _CloseLast(session, count)
         return [SessionInstance(owned) for _ in range(count)]  # type: ignore[arg-type]
     except BaseException:
         session.close()
         raise
+
+
+def _has_loop(path: Path) -> bool:
+    """Whether a model has a Loop, whose trips may be an input: found in the bytes of its file."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(name) >= 0 for name in _LOOP)
 
 
 def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -40,7 +41,6 @@ from onward.workers.worker import Worker
 
 _LOG = logging.getLogger("onward.serving")
 _OPEN_TIMEOUT = 600.0  # seconds; large models load slowly
-_LEAST_RUN_TIMEOUT = 30.0  # seconds; a process that takes longer than its limit is replaced
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, StopIteration)
 
 
@@ -80,7 +80,8 @@ class WorkerFactory:
         self._files = model_files(source)
         self._request = _open_request(source, self._files, settings)
         self._label = f"the worker process of model {name!r} version {version}"
-        self._run_timeout = settings.timeout and max(_LEAST_RUN_TIMEOUT, 2 * settings.timeout)
+        limit = settings.run_limit
+        self._run_timeout = None if limit == math.inf else limit
 
     def open(self, quarantine: Quarantine) -> WorkerInstance:
         return WorkerInstance(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -325,3 +326,12 @@ def test_labels_outside_of_the_model_are_refused(name: str) -> None:
     config = read_override(json.dumps({"output": [{"name": "y", "label_filename": name}]}))
     with pytest.raises(OptionError, match="is not in the model's folder\ngive its path"):
         settings_of_config(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({}, 300), ({"timeout": 2.0}, 30), ({"timeout": 60.0}, 120), ({"stuck_after": 7}, 7),
+     ({"stuck_after": None, "timeout": 2.0}, math.inf)],
+)  # fmt: skip
+def test_how_long_a_run_may_take(settings: dict[str, Any], limit: float) -> None:
+    assert ModelSettings(**settings).run_limit == limit

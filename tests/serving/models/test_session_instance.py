@@ -79,6 +79,33 @@ def test_types_that_the_protocol_lacks_are_refused(kind: onnx.TypeProto, text: s
         SessionInstance(InferenceSession(typed_model(kind)))
 
 
+def test_a_model_with_a_loop_does_not_run_in_the_thread_of_the_event_loop(tmp_path: Path) -> None:
+    trips = helper.make_tensor_value_info("trips", TensorProto.INT64, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Neg", ["a"], ["b"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, []),
+        ],
+    )
+    start = [helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])]
+    node = helper.make_node("Loop", ["trips", "", "one"], ["y"], body=body)
+    graph = helper.make_graph([node], "g", [trips], [y], start)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    for content, is_quick in ((model.SerializeToString(), False), (scale_model(), True)):
+        path = write_model(tmp_path / "m.onnx", content)
+        [instance] = open_session_instances(path, ModelSettings(), 1)
+        assert instance.is_computation is is_quick
+        instance.close()
+
+
 def test_runs_give_outputs_by_name() -> None:
     instance = SessionInstance(InferenceSession(scale_model()))
     np.testing.assert_array_equal(instance.run({"x": X})["y"], 2 * X)

@@ -131,6 +131,18 @@ def test_a_model_that_keeps_dying_is_quarantined(
     assert [each.levelname for each in caplog.records if "quarantined" in each.message] == ["ERROR"]
 
 
+def test_a_process_that_is_stopped_is_replaced(path: Path) -> None:
+    instance = open_worker_instance(path, ModelSettings(workers=1, stuck_after=1.0), "m", "1")
+    try:
+        assert instance.pid is not None
+        os.kill(instance.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match="took longer than 1 s; its process was ended"):
+            instance.run(feeds())
+        check(instance)
+    finally:
+        instance.close()
+
+
 def test_a_changed_file_is_not_opened_as_the_old_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
