@@ -138,7 +138,9 @@ class GrpcService:
             data = None
             try:
                 if is_plain and not (result.id or result.parameters):
-                    data = self._repeated.write(result)
+                    written = self._repeated.answers.write(result)
+                    if written is not None:
+                        data = written[0]
                 if data is None:
                     data = serialize_response(
                         request, result, self._core, self._shared_memory, parameters, typed
