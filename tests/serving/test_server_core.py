@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import ModelNotFound, ModelUnavailable, NotSupported
+from onward.errors import ModelNotFound, ModelUnavailable, NotSupported, RequestInvalid
 from onward.serving.core import Core
+from onward.serving.observer import NoObserver
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.server_core import ServerCore
 from onward.serving.settings import ServingSettings
@@ -45,6 +46,29 @@ async def infer(core: Core, model: str, version: str = "") -> InferResponse | Ex
     future: asyncio.Future[InferResponse | Exception] = asyncio.get_running_loop().create_future()
     core.submit(InferRequest(model, {"x": X}, version), future.set_result)
     return await asyncio.wait_for(future, 60)
+
+
+@in_core
+async def test_requests_that_no_model_gets_are_counted(core: ServerCore, tmp_path: Path) -> None:
+    await core.open(write_model(tmp_path / "m.onnx"))
+    counted: list[tuple[str, ...]] = []
+
+    class Counts(NoObserver):
+        def on_request(self, model: str, version: str, request_id: str, *given: Any) -> None:
+            counted.append((model, version, request_id, str(given[1])))
+
+    core._observer = Counts()
+    core.count_refused("m", "", RequestInvalid("no JSON"), "a")
+    for name, version in (("m", "7"), ("invented", "1")):
+        assert isinstance(await infer(core, name, version), ModelNotFound)
+    await core.drain(0)
+    assert isinstance(await infer(core, "m"), ModelUnavailable)
+    assert counted == [
+        ("m", "1", "a", "no JSON"),
+        ("m", "", "", "Request for unknown model: 'm' version 7 is not found"),
+        ("", "", "", "Request for unknown model: 'invented' is not found"),
+        ("m", "1", "", "the server is shutting down"),
+    ]
 
 
 @in_core

@@ -7,6 +7,7 @@ goes to the ASGI application. Requests of one connection are handled one after t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 from collections import deque
@@ -156,6 +157,7 @@ class HttpConnection(asyncio.Protocol):
         except ServingError as error:
             if expects:
                 raise  # the client has not sent the body, and will not
+            self._count_refused(error)
             # An answer to HEAD has no body: this one ends with the connection.
             keep_alive = self._parser.should_keep_alive() and self._parser.get_method() != b"HEAD"
             self._incoming = PreparedAnswer(self, write_error(error, keep_alive), keep_alive)
@@ -372,8 +374,19 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         self._go_on()
 
+    def _count_refused(self, error: BaseException) -> None:
+        """Count a request to a model that is refused before it is read."""
+        if not (isinstance(error, Exception) and self.service.has_infer):
+            return
+        with contextlib.suppress(httptools.HttpParserError):  # of the URL
+            target = infer_target(self._url)
+            if target is not None:
+                self.service.core.count_refused(*target, error)
+
     def _refuse(self, error: BaseException) -> None:
         """Answer with an error after the requests before it, and read nothing more."""
+        if self._reads:
+            self._count_refused(error)
         self._is_refused = True
         self._reads = False
         self.deadline = math.inf

@@ -479,9 +479,31 @@ def test_a_request_has_the_trace_of_its_client(server: Running) -> None:
     assert server.core.requests[-1].traceparent == ""
 
 
-def test_the_access_log_has_a_line_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_access_log_has_the_routes_that_ask_no_model(caplog: pytest.LogCaptureFixture) -> None:
     with running(access_log=True) as server, caplog.at_level(logging.INFO, "onward"):
-        exchange(server, post())
+        exchange(server, post())  # the core logs it
         server.ask("GET", "/v2/health/live")
-    assert '"POST double infer" 200' in caplog.text
     assert '"GET /v2/health/live HTTP/1.1" 200' in caplog.text
+    assert "double" not in caplog.text
+
+
+def test_requests_that_no_model_gets_are_counted() -> None:
+    with running(api_keys=["k"], max_body_bytes=1000) as server:
+        refused = server.core.refused
+        key = "X-API-Key: k\r\n"
+        path = "/v2/models/double/versions/1/infer"
+        for data, name, version, text in (
+            (post(b"{", headers=key), "double", "", "failed to parse the request JSON"),
+            (post(), "double", "", "no valid API key"),
+            (post(length=2000, headers=key), "double", "", "more than 1,000 bytes"),
+            (post(headers=key + "Content-Encoding: br\r\n"), "double", "", "compression"),
+            (f"GET {path} HTTP/1.1\r\n\r\n".encode(), "double", "1", "Method Not Allowed"),
+        ):
+            assert exchange(server, data)[0] >= 400
+            [(found, found_version, error_text)] = refused
+            assert (found, found_version) == (name, version)
+            assert text in error_text
+            refused.clear()
+        assert exchange(server, post(headers=key))[0] == 200
+        assert server.ask("GET", "/nope", headers={"X-API-Key": "k"})[0] == 404
+        assert refused == []
