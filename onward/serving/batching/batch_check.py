@@ -89,7 +89,12 @@ def random_feeds(
             else sizes.get(_axis_name(spec, axis), size)
             for axis, each in enumerate(spec.shape)
         ]  # fmt: skip
-        feeds[spec.name] = _draw(random, DATATYPES[spec.datatype], shape, kind)
+        dtype = DATATYPES[spec.datatype]
+        if spec.samples:
+            drawn = random.integers(0, len(spec.samples), shape)
+            feeds[spec.name] = np.array(spec.samples, dtype)[drawn]
+        else:
+            feeds[spec.name] = _draw(random, dtype, shape, kind)
     return feeds
 
 
