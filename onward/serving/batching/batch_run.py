@@ -68,6 +68,7 @@ class BatchRun:
     due: float = math.inf  # when a request expires that runs, or the run counts as stuck
     stuck_at: float = math.inf
     is_stuck: bool = False
+    instance: Instance | None = None  # that runs it, once it has started
 
     @property
     def rows(self) -> int:
@@ -91,7 +92,7 @@ class BatchRunner:
 
     def run(self, batch: BatchRun) -> None:
         """Fill in a batch's answers. Never raises."""
-        works = batch.works
+        works, batch.instance = batch.works, self._instance
         batch.started = batch.joined = batch.ran = self._clock()
         try:
             batch.answers = self._run_joined(batch, works)

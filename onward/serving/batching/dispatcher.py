@@ -17,6 +17,7 @@ from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
 from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
 from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 from onward.serving.batching.sequence_batching import SequenceBatching
+from onward.serving.instance import interrupt_run
 from onward.serving.requests import Array
 
 Sequences = SequenceBatching[QueuedRequest]
@@ -185,6 +186,8 @@ class Dispatcher:
             if batch.stuck_at <= now and not batch.is_stuck:
                 self._count_stuck(batch, now)
             left = [work.deadline for work in batch.works if not work.is_answered]
+            if not left and batch.instance is not None:
+                interrupt_run(batch.instance)
             batch.due = min([math.inf if batch.is_stuck else batch.stuck_at, *left])
         self._next_due = min([batch.due for batch in self._runs], default=math.inf)
 

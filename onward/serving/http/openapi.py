@@ -125,7 +125,12 @@ def make_document(core: Core, *, has_infer: bool = True, has_admin: bool = True)
         },
         "x-models": {
             name: [
-                {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+                {
+                    "name": each.name,
+                    "datatype": each.datatype,
+                    "shape": list(each.shape),
+                    "value": example_value(each),
+                }
                 for each in inputs
                 if not each.is_optional
             ]

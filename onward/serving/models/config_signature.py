@@ -9,7 +9,7 @@ from typing import Any
 from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.serving.core import Json
-from onward.serving.instance import Instance
+from onward.serving.instance import Instance, interrupt_run
 from onward.serving.models.model_config import TYPES
 from onward.serving.requests import Array, TensorSpec
 
@@ -90,6 +90,10 @@ class ConfiguredInstance:
             if name in found:
                 found[name] = _reshape(found[name], each.spec.shape)
         return found
+
+    def interrupt(self) -> None:
+        """End the run early, if the instance can."""
+        interrupt_run(self._instance)
 
     def close(self) -> None:
         self._instance.close()

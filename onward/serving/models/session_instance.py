@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import OptionError
-from onward.providers.options import SessionOptions
+from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.bound_session import stop_spinning_after_runs
 from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
@@ -34,6 +34,7 @@ class SessionInstance:
     ) -> None:
         # a quick model may run in the event loop's thread, unless a request decides how long
         self.is_computation = not has_loop
+        self._has_loop, self._options = has_loop, RunOptions()
         self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
         self.outputs = [spec_of(arg) for arg in session.get_outputs()]
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
@@ -47,7 +48,14 @@ class SessionInstance:
     ) -> dict[str, Array]:
         """Outputs by name: those asked for, or all."""
         names = self._names if outputs is None else list(outputs)
-        return dict(zip(names, self._session.run(names, feeds), strict=True))
+        if not self._has_loop:
+            return dict(zip(names, self._session.run(names, feeds), strict=True))
+        self._options = RunOptions()
+        return dict(zip(names, self._session.run(names, feeds, self._options), strict=True))
+
+    def interrupt(self) -> None:
+        """End the run early, after a trip of its loop; of a model without loops, it ends itself."""
+        self._options.terminate = True
 
     def close(self) -> None:
         """Close the session after the runs of other threads. Closing twice is fine."""

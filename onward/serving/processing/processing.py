@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import DataError, FeedError, OptionError
-from onward.serving.instance import Instance
+from onward.serving.instance import Instance, interrupt_run
 from onward.serving.models.function_instance import FunctionInstance
 from onward.serving.models.function_signature import input_specs
 from onward.serving.processing.image_processing import image_preprocessing
@@ -59,6 +59,10 @@ class ProcessedInstance:
             return self._instance.run(feeds, outputs)
         found = self._after.apply(self._instance.run(feeds))
         return {name: found[name] for name in (outputs or [spec.name for spec in self.outputs])}
+
+    def interrupt(self) -> None:
+        """End the run early, if the instance can."""
+        interrupt_run(self._instance)
 
     def close(self) -> None:
         self._instance.close()

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onward.errors import FeedError, SessionClosed, TypeUnsupported
+from onward.errors import FeedError, ProviderError, SessionClosed, TypeUnsupported
 from onward.serving.models.open_instances import open_instances
 from onward.serving.models.session_instance import SessionInstance, open_session_instances
 from onward.serving.requests import TensorSpec
@@ -79,7 +79,8 @@ def test_types_that_the_protocol_lacks_are_refused(kind: onnx.TypeProto, text: s
         SessionInstance(InferenceSession(typed_model(kind)))
 
 
-def test_a_model_with_a_loop_does_not_run_in_the_thread_of_the_event_loop(tmp_path: Path) -> None:
+def loop_model() -> bytes:
+    """y = 1 negated as often as the input says."""
     trips = helper.make_tensor_value_info("trips", TensorProto.INT64, [])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
     body = helper.make_graph(
@@ -99,11 +100,36 @@ def test_a_model_with_a_loop_does_not_run_in_the_thread_of_the_event_loop(tmp_pa
     node = helper.make_node("Loop", ["trips", "", "one"], ["y"], body=body)
     graph = helper.make_graph([node], "g", [trips], [y], start)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    for content, is_quick in ((model.SerializeToString(), False), (scale_model(), True)):
+    return bytes(model.SerializeToString())
+
+
+def test_a_model_with_a_loop_does_not_run_in_the_thread_of_the_event_loop(tmp_path: Path) -> None:
+    for content, is_quick in ((loop_model(), False), (scale_model(), True)):
         path = write_model(tmp_path / "m.onnx", content)
         [instance] = open_session_instances(path, ModelSettings(), 1)
         assert instance.is_computation is is_quick
         instance.close()
+
+
+def test_the_run_of_a_loop_can_be_interrupted(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", loop_model())
+    [instance] = open_session_instances(path, ModelSettings(), 1)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            instance.run({"trips": np.array(1 << 62)})
+        except ProviderError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        instance.interrupt()
+        thread.join(0.01)
+    assert "ended by RunOptions.terminate" in str(errors[0])
+    assert instance.run({"trips": np.array(3)})["y"] == -1
+    instance.close()
 
 
 def test_runs_give_outputs_by_name() -> None:
