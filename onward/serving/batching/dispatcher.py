@@ -22,6 +22,7 @@ from onward.serving.requests import Array
 
 Sequences = SequenceBatching[QueuedRequest]
 _LOG = logging.getLogger("onward.serving")
+_INTERRUPT_AGAIN = 1.0  # seconds
 _RETRY_AFTER = (0.1, 60.0)  # seconds, at least and at most
 
 
@@ -186,8 +187,10 @@ class Dispatcher:
             if batch.stuck_at <= now and not batch.is_stuck:
                 self._count_stuck(batch, now)
             left = [work.deadline for work in batch.works if not work.is_answered]
-            if not left and batch.instance is not None:
-                interrupt_run(batch.instance)
+            if not left:  # nobody waits for it; a run that has not started cannot be interrupted
+                left = [now + _INTERRUPT_AGAIN]
+                if batch.instance is not None:
+                    interrupt_run(batch.instance)
             batch.due = min([math.inf if batch.is_stuck else batch.stuck_at, *left])
         self._next_due = min([batch.due for batch in self._runs], default=math.inf)
 
