@@ -282,7 +282,7 @@ class AccessDenied(ServingError, PermissionError):
 
 
 class RequestExpired(ServingError, TimeoutError):
-    """The deadline of a request passed before it ran."""
+    """The deadline of a request passed before its run ended."""
 
     status, grpc_code = 503, "DEADLINE_EXCEEDED"
 

@@ -24,6 +24,12 @@ class Core(Protocol):
         """Queue a request. A request that cannot be accepted is answered with `done(error)`."""
         ...
 
+    def count_refused(
+        self, name: str, version: str, error: Exception, request_id: str = ""
+    ) -> None:
+        """Count and log an infer request that its transport refused: it is not submitted."""
+        ...
+
     def signature(self, name: str, version: str = "") -> tuple[list[TensorSpec], list[TensorSpec]]:
         """The inputs and outputs of a model that is ready."""
         ...
@@ -34,7 +40,7 @@ class Core(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Loaded, not draining, queues below 90 % of their limits."""
+        """Loaded, not draining, no model stuck, queues below 90 % of their limits."""
         ...
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...

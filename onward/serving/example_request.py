@@ -24,6 +24,8 @@ def example_shape(spec: TensorSpec) -> list[int]:
 
 
 def example_value(spec: TensorSpec) -> Any:
+    if spec.samples:
+        return spec.samples[0]
     return 0.0 if spec.datatype.startswith(("FP", "BF")) else _VALUES.get(spec.datatype, 0)
 
 
@@ -98,7 +100,11 @@ def _array_expression(spec: TensorSpec) -> str:
     if spec.is_binary:
         return f'np.full({shape}, base64.b64decode("{_PICTURE}"), object)'
     if spec.datatype == "BYTES":
-        return f'np.full({shape}, b"text", object)'
+        text = str(example_value(spec)).encode()
+        return f"np.full({shape}, {text!r}, object)"
     names = {"BOOL": "np.bool_", "BF16": "ml_dtypes.bfloat16"}
     default = spec.datatype.lower().replace("fp", "float")
-    return f"np.zeros({shape}, {names.get(spec.datatype, f'np.{default}')})"
+    dtype = names.get(spec.datatype, f"np.{default}")
+    if spec.samples:
+        return f"np.full({shape}, {example_value(spec)!r}, {dtype})"
+    return f"np.zeros({shape}, {dtype})"

@@ -30,6 +30,13 @@ class Instance(Protocol):
     def close(self) -> None: ...
 
 
+def interrupt_run(instance: Instance) -> None:
+    """End the run of an instance early, if it can: nobody waits for it any more."""
+    interrupt = getattr(instance, "interrupt", None)
+    if interrupt is not None:
+        interrupt()
+
+
 def is_computation(instance: Instance) -> bool:
     """Whether a run computes in this process, and waits for nothing else."""
     return bool(getattr(instance, "is_computation", False))

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from onward.message_text import suggest_names
 from onward.serving.access import Access, KeyAccess
 from onward.serving.batching.served_model import ServedModel
 from onward.serving.grpc.grpc_server import GrpcServer
@@ -88,7 +89,10 @@ class RunningServer:
                 await core.add(name, model)
         else:
             await core.open(self._source)
-        self._metrics.watch(core.index, lambda: _in_flight(core))
+        for name in sorted({*settings.models} - {*core.repository.table.models, ALL_MODELS}):
+            known = suggest_names(name, core.repository.table.models, "the models are")
+            LOGGER.warning("settings are given for model %r, which is not there: %s", name, known)
+        self._metrics.watch(core.index, lambda: _in_flight(core), lambda: _stuck(core))
         access = Access(settings, self._clock)
         routes = live_routes(core, self._figures)
         for is_admin in (False, True) if settings.admin_port is not None else (False,):
@@ -176,6 +180,14 @@ def _with_defaults(server: ServingSettings, model: ModelSettings) -> ServingSett
 def _in_flight(core: ServerCore) -> dict[tuple[str, str], int]:
     return {
         (model.name, str(version.number)): served.in_flight
+        for model, version, served in core.repository.table.served()
+        if isinstance(served, ServedModel)
+    }
+
+
+def _stuck(core: ServerCore) -> dict[tuple[str, str], int]:
+    return {
+        (model.name, str(version.number)): served.stuck_instances
         for model, version, served in core.repository.table.served()
         if isinstance(served, ServedModel)
     }

@@ -26,6 +26,8 @@ class TensorSpec:
     axes: tuple[str, ...] = ()  # names of the axes, "" where the model gives none
     is_optional: bool = False
     is_binary: bool = False  # BYTES that are no text, such as images: an instance is given bytes
+    samples: tuple[str | float, ...] = ()  # elements that it takes, if it refuses others
+    has_default: bool = False  # an initializer that a request may replace, and then runs alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from onward.serving.models.open_instances import open_instances
 from onward.serving.models.open_model import OpenInstances
 from onward.serving.models.repository import Repository
 from onward.serving.models.served import Clock, ServedFactory
-from onward.serving.observer import Observer
+from onward.serving.observer import NoObserver, Observer, RequestTimes
 from onward.serving.requests import Cancel, Done, InferRequest, TensorSpec
 from onward.serving.settings import ModelSettings, ServingSettings
 
@@ -55,7 +55,7 @@ class ServerCore:
             settings, loop=loop, clock=clock, observer=observer, factory=factory, opener=opener
         )
         self._table = self.repository.table
-        self._submit = self.repository.submit
+        self._observer = observer or NoObserver()
         self._is_open = self.is_draining = False
         self._watch: FolderWatch | None = None
 
@@ -94,10 +94,27 @@ class ServerCore:
 
     def submit(self, request: InferRequest, done: Done) -> Cancel:
         """Queue a request. A request that cannot be accepted is answered with `done(error)`."""
-        if self.is_draining:
-            done(ModelUnavailable("the server is shutting down", retry_after=1.0))
+        try:
+            if self.is_draining:
+                raise ModelUnavailable("the server is shutting down", retry_after=1.0)
+            served = self._table.find(request.model, request.version)
+        except ServingError as error:
+            self.count_refused(request.model, request.version, error, request.id)
+            done(error)
             return _nothing
-        return self._submit(request, done)
+        return served.submit(request, done)
+
+    def count_refused(
+        self, name: str, version: str, error: Exception, request_id: str = ""
+    ) -> None:
+        """Count and log a request that no model got; names that clients invent are left out."""
+        try:
+            version = str(self._table.version(name, version).number)
+        except ServingError:
+            version = ""
+            if name not in self._table.models:
+                name = ""
+        self._observer.on_request(name, version, request_id, RequestTimes(), error)
 
     def signature(self, name: str, version: str = "") -> tuple[list[TensorSpec], list[TensorSpec]]:
         """The inputs and outputs of a model that is ready."""
@@ -110,10 +127,12 @@ class ServerCore:
 
     @property
     def is_ready(self) -> bool:
-        """Loaded, not draining, queues below 90 % of their limits."""
+        """Loaded, not draining, no model stuck, queues below 90 % of their limits."""
         if not self._is_open or self.is_draining:
             return False
-        return not any(served.is_nearly_full for _, _, served in self._table.served())
+        return not any(
+            served.is_nearly_full or served.is_stuck for _, _, served in self._table.served()
+        )
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether requests are answered; an unknown model is not ready."""

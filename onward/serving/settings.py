@@ -5,6 +5,7 @@ The command line reads them (`onward serve --show-config`); nothing here reads t
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -95,6 +96,12 @@ class ModelSettings(BaseModel):
     )
     instances: Count | Literal["auto"] = _setting(RUN, 1, "Batches that run at the same time.")
     workers: int = _setting(RUN, 0, "Worker processes; 0: run in the server's process.", ge=0)
+    stuck_after: Annotated[float, Field(gt=0)] | Literal["auto"] | None = _setting(
+        RUN,
+        "auto",
+        "Seconds after which a run counts as stuck; none: never; auto: 300, with a timeout twice "
+        "that and at least 30.",
+    )
     providers: list[str] | Literal["auto"] | None = _setting(
         RUN, None, "Execution providers, best first; auto: measured."
     )
@@ -108,6 +115,13 @@ class ModelSettings(BaseModel):
     version_policy: dict[str, Any] = _setting(
         MODELS, {"latest": {"num_versions": 1}}, "Which versions are served, as in Triton."
     )
+
+    @property
+    def run_limit(self) -> float:
+        """Seconds that a run may take before it counts as stuck; infinite: any."""
+        if self.stuck_after == "auto":
+            return 300.0 if not self.timeout else max(30.0, 2 * self.timeout)
+        return math.inf if self.stuck_after is None else self.stuck_after
 
 
 class ServingSettings(BaseModel):

@@ -16,6 +16,12 @@ class FakeCore:
     models: dict[str, list[TensorSpec]]
     requests: list[InferRequest] = field(default_factory=list)
     is_ready: bool = True
+    refused: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def count_refused(
+        self, name: str, version: str, error: Exception, request_id: str = ""
+    ) -> None:
+        self.refused.append((name, version, str(error)))
 
     def submit(self, request: InferRequest, done: Done) -> Cancel:
         self.requests.append(request)

@@ -31,7 +31,7 @@ class FakeServed:
         self.name, self.version, self.instances, self.settings = name, version, instances, settings
         self.inputs: Sequence[TensorSpec] = instances[0].inputs
         self.outputs: Sequence[TensorSpec] = instances[0].outputs
-        self.queue_length, self.is_nearly_full = 0, False
+        self.queue_length, self.is_nearly_full, self.is_stuck = 0, False, False
         self.batching: Any = SimpleNamespace(max_size=0, axes={})
         self.events: list[str] = []
         self.requests: list[InferRequest] = []

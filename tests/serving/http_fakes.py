@@ -31,6 +31,7 @@ class FakeCore:
     def __init__(self) -> None:
         self.held: list[tuple[InferRequest, Done]] = []
         self.requests: list[InferRequest] = []
+        self.refused: list[tuple[str, str, str]] = []
         self.cancelled = threading.Event()
         self.arrived = threading.Event()
         self.loaded: dict[str, Any] = {}
@@ -44,6 +45,11 @@ class FakeCore:
             "a b": ([one], [one]),
             "text": ([TensorSpec("t", "BYTES", (1,))], [TensorSpec("t", "BYTES", (1,))]),
         }
+
+    def count_refused(
+        self, name: str, version: str, error: Exception, request_id: str = ""
+    ) -> None:
+        self.refused.append((name, version, str(error)))
 
     def submit(self, request: InferRequest, done: Done) -> Cancel:
         self.requests.append(request)

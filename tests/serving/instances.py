@@ -44,6 +44,10 @@ class GatedInstance:
         self.instance = instance
         self.gate, self.is_running = threading.Event(), threading.Event()
         self.gate.set()
+        self.interrupts = 0
+
+    def interrupt(self) -> None:
+        self.interrupts += 1
 
     def run(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None

@@ -82,8 +82,14 @@ class NumpyCore:
         self.requests: list[InferRequest] = []
         self.held: list[Callable[[], None]] | None = None
         self.cancelled = 0
+        self.refused: list[tuple[str, str, str]] = []
         self.loaded: list[tuple[str, Json]] = []
         self.error: Exception | None = None
+
+    def count_refused(
+        self, name: str, version: str, error: Exception, request_id: str = ""
+    ) -> None:
+        self.refused.append((name, version, str(error)))
 
     def submit(self, request: InferRequest, done: Done) -> Cancel:
         self.requests.append(request)

@@ -31,6 +31,27 @@ def scale_model(
     return bytes(model.SerializeToString())
 
 
+def default_model(ir_version: int = 8) -> bytes:
+    """y = factor * (x @ w) as old exporters write it: initializers are listed as inputs too."""
+    tensors = {"x": ["batch", 4], "w": [4, 2], "factor": []}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["product"]),
+            helper.make_node("Mul", ["product", "factor"], ["y"]),
+        ],
+        "defaults",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in tensors.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 2])],
+        [
+            helper.make_tensor("w", TensorProto.FLOAT, [4, 2], range(8)),
+            helper.make_tensor("factor", TensorProto.FLOAT, [], [2.0]),
+        ],
+    )
+    opset = [helper.make_opsetid("", 9)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=ir_version)
+    return bytes(model.SerializeToString())
+
+
 def typed_model(kind: onnx.TypeProto) -> bytes:
     """The identity of one value of any type."""
     graph = helper.make_graph(

@@ -37,6 +37,7 @@ from onward.serving.load_test.request_feeds import random_feeds, read_feeds
 from onward.serving.load_test.server_model import find_model, read_refusal
 from onward.serving.models.function_instance import FunctionInstance
 from onward.serving.requests import TensorSpec
+from tests.serving.small_models import default_model
 
 URL = "http://localhost:8000"
 X = TensorSpec("x", "FP32", (-1, 64))
@@ -409,6 +410,16 @@ def test_a_grpc_server_is_loaded(grpc_url: str) -> None:
     figures = run_load(plan, [good, grpc_message("m", {})])
     assert set(figures.outcomes) == {"OK", "INVALID_ARGUMENT"} and figures.latencies.count
     assert read_refusal(grpc_url, good) == "" and read_refusal(grpc_url, grpc_message("m", {}))
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_optional_inputs_are_not_sent(tmp_path: Path, scheme: str) -> None:
+    (tmp_path / "m.onnx").write_bytes(default_model())
+    with onward.Server(str(tmp_path / "m.onnx"), http_port=0, grpc_port=0) as running:
+        url = running.url if scheme == "http" else f"grpc://{running.info.grpc_address}"
+        model = find_model(url, None)
+        assert [spec.is_optional for spec in model.inputs] == [False, True, True]
+        assert list(random_feeds(model.inputs, {}, 1, 0)[0]) == ["x"]
 
 
 def bench(*words: object) -> subprocess.CompletedProcess[str]:

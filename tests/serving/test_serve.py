@@ -58,6 +58,17 @@ def test_a_model_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
         onward.Server(tmp_path / "bad.onnx", **QUIET)
 
 
+def test_settings_of_a_model_that_is_not_there_are_named(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with onward.Server(model, models={"duoble": {"threads": 1}, "*": {"warm_up": False}}, **QUIET):
+        pass
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning == (
+        "settings are given for model 'duoble', which is not there: did you mean 'double'?"
+    )
+
+
 def test_closing_twice_is_fine(model: Path) -> None:
     server = onward.Server(model, **QUIET)
     server.close()

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import ModelNotFound, ModelUnavailable, NotSupported
+from onward.errors import ModelNotFound, ModelUnavailable, NotSupported, RequestInvalid
 from onward.serving.core import Core
+from onward.serving.observer import NoObserver
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.server_core import ServerCore
 from onward.serving.settings import ServingSettings
@@ -48,6 +49,29 @@ async def infer(core: Core, model: str, version: str = "") -> InferResponse | Ex
 
 
 @in_core
+async def test_requests_that_no_model_gets_are_counted(core: ServerCore, tmp_path: Path) -> None:
+    await core.open(write_model(tmp_path / "m.onnx"))
+    counted: list[tuple[str, ...]] = []
+
+    class Counts(NoObserver):
+        def on_request(self, model: str, version: str, request_id: str, *given: Any) -> None:
+            counted.append((model, version, request_id, str(given[1])))
+
+    core._observer = Counts()
+    core.count_refused("m", "", RequestInvalid("no JSON"), "a")
+    for name, version in (("m", "7"), ("invented", "1")):
+        assert isinstance(await infer(core, name, version), ModelNotFound)
+    await core.drain(0)
+    assert isinstance(await infer(core, "m"), ModelUnavailable)
+    assert counted == [
+        ("m", "1", "a", "no JSON"),
+        ("m", "", "", "Request for unknown model: 'm' version 7 is not found"),
+        ("", "", "", "Request for unknown model: 'invented' is not found"),
+        ("m", "1", "", "the server is shutting down"),
+    ]
+
+
+@in_core
 async def test_a_server_is_ready_when_models_are_loaded(core: ServerCore, tmp_path: Path) -> None:
     assert not core.is_ready and not core.is_model_ready("m")
     await core.open(write_model(tmp_path / "m.onnx"))
@@ -57,6 +81,13 @@ async def test_a_server_is_ready_when_models_are_loaded(core: ServerCore, tmp_pa
     served.is_nearly_full = True
     assert not core.is_ready and core.is_model_ready("m")
     served.is_nearly_full = False
+    served.is_stuck = True
+    assert not core.is_ready and not core.is_model_ready("m")
+    assert core.index() == [
+        {"name": "m", "version": "1", "state": "UNAVAILABLE",
+         "reason": "stuck: the runs of all of its instances do not end"},
+    ]  # fmt: skip
+    served.is_stuck = False
     assert isinstance(await infer(core, "m"), InferResponse)
     await core.drain(1.0)
     assert not core.is_ready

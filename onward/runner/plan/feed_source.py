@@ -145,7 +145,7 @@ def _fits(given: tuple[int, ...], rest: tuple[int | None, ...]) -> bool:
 
 def _flat(array: Array) -> Array:
     """(rows, ...) as (rows, numbers)."""
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def _numpy_type(name: str) -> np.dtype[Any]:

@@ -78,6 +78,9 @@ def join_feeds(layout: BatchLayout, requests: Sequence[Feeds], rows: Sequence[in
         return first
     feeds: dict[str, Array] = {}
     for name in first:
+        if name not in layout.axes:  # in place of an initializer: its request runs alone
+            feeds[name] = first[name]
+            continue
         arrays = [request[name] for request in requests]
         axis, padded = layout.axes[name], layout.padded.get(name)
         if padded is not None and _needs_padding(padded, arrays):

@@ -26,6 +26,7 @@ def find_batch_axes(
         if name not in names:
             hint = suggest_names(name, names, "the model has")
             raise OptionError(f"batch_axes names {name!r}, which is not an input or output\n{hint}")
+    inputs = [spec for spec in inputs if not spec.has_default]  # for all rows alike
     if not inputs:
         return "it has no inputs"
     axes: dict[str, int] = {}

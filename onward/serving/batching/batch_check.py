@@ -89,7 +89,12 @@ def random_feeds(
             else sizes.get(_axis_name(spec, axis), size)
             for axis, each in enumerate(spec.shape)
         ]  # fmt: skip
-        feeds[spec.name] = _draw(random, DATATYPES[spec.datatype], shape, kind)
+        dtype = DATATYPES[spec.datatype]
+        if spec.samples:
+            drawn = random.integers(0, len(spec.samples), shape)
+            feeds[spec.name] = np.array(spec.samples, dtype)[drawn]
+        else:
+            feeds[spec.name] = _draw(random, dtype, shape, kind)
     return feeds
 
 
@@ -148,7 +153,9 @@ def _request(
 ) -> dict[str, Array]:
     """A random request with the masks that the server fills."""
     specs = {spec.name: spec for spec in instance.inputs}
-    given = [spec for name, spec in specs.items() if name not in layout.masks]
+    given = [
+        spec for name, spec in specs.items() if name not in layout.masks and not spec.has_default
+    ]
     lengths = _lengths(layout, specs, length)
     feeds = random_feeds(given, layout.axes, rows, size, lengths, seed, kind)
     layout.fill_masks(feeds)

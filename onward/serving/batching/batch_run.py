@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 from asyncio import AbstractEventLoop
@@ -45,6 +46,7 @@ class QueuedRequest:
     outputs: tuple[str, ...] | None  # to compute; None: all
     true_rows: int  # along the batch axis
     cache_key: tuple[Any, ...] | None = None
+    is_answered: bool = False  # before its run ended: at its deadline, or because the run is stuck
 
     @property
     def part(self) -> SequencePart | None:
@@ -63,11 +65,23 @@ class BatchRun:
     split: float = 0.0
     answers: Sequence[Answer] = ()
     was_joined: bool = True  # False: its requests ran one by one
+    due: float = math.inf  # when a request expires that runs, or the run counts as stuck
+    stuck_at: float = math.inf
+    is_stuck: bool = False
+    instance: Instance | None = None  # that runs it, once it has started
 
     @property
     def rows(self) -> int:
         """Rows of all of its requests."""
         return sum([work.true_rows for work in self.works])
+
+    def forget_answered(self) -> None:
+        """Leave out the requests that were answered before their run ended."""
+        if not any(work.is_answered for work in self.works):
+            return
+        kept = [pair for pair in zip(self.works, self.answers) if not pair[0].is_answered]
+        self.works = [work for work, _ in kept]
+        self.answers = [answer for _, answer in kept]
 
 
 class BatchRunner:
@@ -78,7 +92,7 @@ class BatchRunner:
 
     def run(self, batch: BatchRun) -> None:
         """Fill in a batch's answers. Never raises."""
-        works = batch.works
+        works, batch.instance = batch.works, self._instance
         batch.started = batch.joined = batch.ran = self._clock()
         try:
             batch.answers = self._run_joined(batch, works)
@@ -110,6 +124,8 @@ class BatchRunner:
         return split_outputs(layout, outputs, requests, rows)
 
     def _run_alone(self, work: QueuedRequest) -> Answer:
+        if work.is_answered:
+            return RequestExpired("it was answered before its run ended")
         try:
             return self._run_joined(BatchRun([work], 0.0), [work])[0]
         except BaseException as error:

@@ -5,27 +5,33 @@ Everything here runs in the loop's thread.
 
 from __future__ import annotations
 
+import logging
 import math
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
 
 import numpy as np
 
-from onward.errors import RequestExpired, ServerOverloaded, ServingError
+from onward.errors import ModelUnavailable, RequestExpired, ServerOverloaded, ServingError
 from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
 from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
 from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 from onward.serving.batching.sequence_batching import SequenceBatching
+from onward.serving.instance import interrupt_run
 from onward.serving.requests import Array
 
 Sequences = SequenceBatching[QueuedRequest]
+_LOG = logging.getLogger("onward.serving")
+_INTERRUPT_AGAIN = 1.0  # seconds
 _RETRY_AFTER = (0.1, 60.0)  # seconds, at least and at most
 
 
 class Dispatcher:
     """The waiting requests of one model, and which of its instances are idle.
 
-    `start` hands a batch to an instance; `refuse` answers a request that will not run.
+    `start` hands a batch to an instance; `refuse` answers a request that will not run, or whose
+    deadline passes while it runs. A run of more than `run_limit` seconds is stuck: its requests are
+    refused, and so are all others while no instance is left.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class Dispatcher:
         delay: FixedDelay | LearnedDelay,
         sequences: Sequences | None,
         instances: int,
+        run_limit: float,
         loop: AbstractEventLoop,
         clock: Clock,
         start: Callable[[BatchRun], None],
@@ -45,12 +52,16 @@ class Dispatcher:
         self._delay, self._sequences = delay, sequences
         self._start, self._refuse = start, refuse
         self._instances = self._idle = instances
+        self._run_limit = run_limit
+        self._runs: list[BatchRun] = []
+        self._next_due = math.inf  # of all runs, or earlier
         self._is_awake = False  # a dispatch is due in this iteration of the loop
         self._timer: TimerHandle | None = None
         self._timer_at = math.inf
         self._is_stopped = False
         self._seconds_per_request = 0.0  # of an instance, as measured lately
-        self.running = 0  # requests
+        self.running = 0  # requests that are not answered
+        self.stuck = 0  # instances
         self.is_urgent = False  # wait for no other requests: set while the model drains
 
     @property
@@ -59,8 +70,15 @@ class Dispatcher:
         held = 0 if self._sequences is None else self._sequences.held_count
         return self._scheduler.count + held
 
+    @property
+    def is_stuck(self) -> bool:
+        """No instance is left that answers."""
+        return self.stuck >= self._instances
+
     def add(self, work: QueuedRequest) -> None:
         """Queue a request, or raise why it cannot be."""
+        if self.is_stuck:
+            raise self._all_stuck()
         if self.waiting >= self._scheduler.policy.max_waiting:
             raise ServerOverloaded(
                 f"Exceeds maximum queue size: {self.waiting} requests wait for model "
@@ -94,6 +112,8 @@ class Dispatcher:
         """Drop what has expired, and give each idle instance a batch that is due."""
         self._is_awake = False
         scheduler, now = self._scheduler, self._clock()
+        if self._next_due <= now:
+            self._check_runs(now)
         if self._next_deadline <= now:
             self._expire(now)
         again = math.inf
@@ -104,8 +124,8 @@ class Dispatcher:
                 break
             self._idle -= 1
             self.running += len(found)
-            self._start(BatchRun(found, now))
-        again = min(again, self._next_deadline)
+            self._start(self._open_run(found, now))
+        again = min(again, self._next_deadline, self._next_due)
         if self._sequences is not None:
             self._sequences.forget_idle(now)
             again = min(again, self._sequences.next_timeout)
@@ -116,7 +136,12 @@ class Dispatcher:
         """A batch came back: learn from it, and give its instance the next one."""
         works = batch.works
         self._idle += 1
-        self.running -= len(works)
+        self._runs.remove(batch)
+        self.running -= len(works) - sum([work.is_answered for work in works])
+        if batch.is_stuck:
+            self.stuck -= 1
+            seconds = self._clock() - batch.started
+            _LOG.warning("model %r: the run that was stuck ended, %.0f s", self._model, seconds)
         seconds = batch.split - batch.started
         if batch.was_joined:
             run = batch.ran - batch.joined
@@ -124,8 +149,10 @@ class Dispatcher:
         self._seconds_per_request += 0.1 * (seconds / len(works) - self._seconds_per_request)
         if self._sequences is not None:
             for work, answer in zip(works, batch.answers):
-                states = None if isinstance(answer, ServingError) else self._take_states(answer)
-                self._leave(work, states)
+                if work.is_answered or isinstance(answer, ServingError):
+                    self._leave(work, None)
+                else:
+                    self._leave(work, self._take_states(answer))
         if self._scheduler.count or self._sequences is not None:
             self.dispatch()
 
@@ -137,6 +164,75 @@ class Dispatcher:
             self._timer = None
         held = [] if self._sequences is None else self._sequences.take_held()
         return self._scheduler.take_all() + held
+
+    def abandon_runs(self) -> None:
+        """Refuse the requests that still run: nothing waits for their runs any more."""
+        for batch in self._runs:
+            self._answer_early(batch, math.inf, f"model {self._model!r} was unloaded")
+
+    def _open_run(self, works: list[QueuedRequest], now: float) -> BatchRun:
+        batch = BatchRun(works, now)
+        batch.stuck_at = now + self._run_limit
+        batch.due = min([batch.stuck_at, *[work.deadline for work in works]])
+        self._next_due = min(self._next_due, batch.due)
+        self._runs.append(batch)
+        return batch
+
+    def _check_runs(self, now: float) -> None:
+        """Answer the requests that ran until their deadline, and those of runs that are stuck."""
+        for batch in self._runs:
+            if batch.due > now:
+                continue
+            self._answer_early(batch, now)
+            if batch.stuck_at <= now and not batch.is_stuck:
+                self._count_stuck(batch, now)
+            left = [work.deadline for work in batch.works if not work.is_answered]
+            if not left:  # nobody waits for it; a run that has not started cannot be interrupted
+                left = [now + _INTERRUPT_AGAIN]
+                if batch.instance is not None:
+                    interrupt_run(batch.instance)
+            batch.due = min([math.inf if batch.is_stuck else batch.stuck_at, *left])
+        self._next_due = min([batch.due for batch in self._runs], default=math.inf)
+
+    def _answer_early(self, batch: BatchRun, now: float, reason: str = "") -> None:
+        """Refuse the requests of a run whose deadline has passed, or all for a reason."""
+        for work in batch.works:
+            if work.is_answered or (work.deadline > now and not reason):
+                continue
+            work.is_answered = True
+            self.running -= 1
+            if reason:
+                self._refuse(work, ModelUnavailable(reason))
+                continue
+            text = f"model {self._model!r} still runs it after {now - work.arrival:.3f} s"
+            self._refuse(work, RequestExpired(f"Request timeout expired: {text}"))
+
+    def _count_stuck(self, batch: BatchRun, now: float) -> None:
+        """Report a run that does not end, and refuse what waits for it."""
+        batch.is_stuck = True
+        self.stuck += 1
+        _LOG.error(
+            "model %r is stuck: a run of %d requests has not ended after %.0f s; %d of %d instances"
+            " are left", self._model, len(batch.works), now - batch.started,
+            self._instances - self.stuck, self._instances,
+        )  # fmt: skip
+        limit = f"its run did not end within {self._run_limit:g} s"
+        self._answer_early(batch, now, f"model {self._model!r} is stuck: {limit}")
+        if not self.is_stuck:
+            return
+        held = [] if self._sequences is None else self._sequences.take_held()
+        for work in held:
+            self._refuse(work, self._all_stuck())
+        for work in self._scheduler.take_all():
+            self._refuse(work, self._all_stuck())
+            self._leave(work, None)
+
+    def _all_stuck(self) -> ModelUnavailable:
+        return ModelUnavailable(
+            f"model {self._model!r} is stuck: no run of its {self._instances} instances ended "
+            f"within {self._run_limit:g} s",
+            retry_after=_RETRY_AFTER[1],
+        )
 
     def _take_states(self, answer: dict[str, Array]) -> dict[str, Array]:
         """Copies of the state outputs, which would keep the whole batch in memory."""

@@ -66,9 +66,13 @@ class RequestAnswers:
 
     def finish(self, batch: BatchRun) -> None:
         """Answer the requests of a batch that ran."""
+        rows, count = batch.rows, len(batch.works)
+        batch.forget_answered()
         self._count(batch)
         if self._observer is not None:
-            self._tell(self._observer, batch)
+            run = batch.ran - batch.joined
+            self._observer.on_batch(self._model, self._version, count, rows, run)
+            self._tell(self._observer, batch, rows)
         for work, answer in zip(batch.works, batch.answers):
             if isinstance(answer, ServingError):
                 _call(work.done, answer)
@@ -112,11 +116,10 @@ class RequestAnswers:
                 share = [step / len(works) for step in steps]
                 statistics.add_batch(1, work.true_rows, work.true_rows, share, 1)
 
-    def _tell(self, observer: Observer, batch: BatchRun) -> None:
-        model, version, rows = self._model, self._version, batch.rows
+    def _tell(self, observer: Observer, batch: BatchRun, rows: int) -> None:
+        model, version = self._model, self._version
         join, run = batch.joined - batch.started, batch.ran - batch.joined
         split = batch.split - batch.ran
-        observer.on_batch(model, version, len(batch.works), rows, run)
         answers: list[Answered] = []
         for work, answer in zip(batch.works, batch.answers):
             size, request = rows if batch.was_joined else work.true_rows, work.request

@@ -54,7 +54,8 @@ class RequestCheck:
     ) -> None:
         self.model, self.batching = model, batching
         self._inputs = [_prepare(spec, batching) for spec in inputs]
-        only = self._inputs[0] if len(self._inputs) == 1 else None
+        needed = [each for each in self._inputs if not each.spec.has_default]
+        only = needed[0] if len(needed) == 1 else None
         self._only = only if only is not None and only.free_axes == {0} else None
         self._names = {spec.name for spec in inputs}
         self._required = [spec.name for spec in inputs if not spec.is_optional]
@@ -85,7 +86,7 @@ class RequestCheck:
                 continue
             array = feeds[each.name] = self._check_input(each, array_or_none)
             rows = self._check_rows(each, array, rows)
-            parts.append(each.joint_shape(array.shape))
+            parts.append(object() if each.spec.has_default else each.joint_shape(array.shape))
         if len(feeds) != len(given) or is_incomplete:
             raise self._wrong_names(given)
         if rows > self.batching.max_size > 0 and self.batching.limits_requests:

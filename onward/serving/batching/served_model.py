@@ -42,6 +42,7 @@ from onward.sessions.result_cache import ResultCache
 
 _LOG = logging.getLogger("onward.serving")
 _NEARLY_FULL = 0.9
+_WORKER_RUNS = 4  # that a batch may take: together, then one by one until it is quarantined
 _CLOSE_GRACE = 5.0  # seconds that a batch may run on when its model is closed
 
 
@@ -119,6 +120,16 @@ class ServedModel:
         return self._dispatcher.waiting + self._dispatcher.running
 
     @property
+    def is_stuck(self) -> bool:
+        """None of its instances ends its run: requests are refused."""
+        return self._dispatcher.is_stuck
+
+    @property
+    def stuck_instances(self) -> int:
+        """Instances whose run does not end."""
+        return self._dispatcher.stuck
+
+    @property
     def is_nearly_full(self) -> bool:
         """The queue is at 90 % of its limit, or above."""
         return self.queue_length >= _NEARLY_FULL * self._settings.max_queue_size
@@ -181,6 +192,7 @@ class ServedModel:
             for _ in self._instances:
                 self._batches.put(None)
             await asyncio.wait([closed], timeout=_CLOSE_GRACE)
+            self._dispatcher.abandon_runs()
         while self._open:  # it was never started, or a batch hangs
             await self._loop.run_in_executor(None, close_instance, self._open.pop())
 
@@ -230,6 +242,8 @@ class ServedModel:
             LearnedDelay() if delay == "auto" else FixedDelay(delay),
             sequences,
             len(self._instances),
+            # a worker process ends its own runs; its batch then runs one by one
+            settings.run_limit * (_WORKER_RUNS if settings.workers else 1),
             self._loop,
             self._clock,
             self._hand_over,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from google.protobuf import json_format
 
-from onward.errors import AccessDenied
+from onward.errors import AccessDenied, ServingError
 from onward.serving.core import Core
 from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
 from onward.serving.grpc.grpc_control import GrpcControl
@@ -92,6 +92,7 @@ class GrpcService:
             else:
                 call.answer(result)
 
+        model = version = ""
         try:
             self.admit(call)
             request = self._repeated.read(data)
@@ -99,10 +100,12 @@ class GrpcService:
                 call.on_cancel = self._queue(call, request, done)
                 return
             message = _InferRequest.FromString(data)
+            model, version = message.model_name, message.model_version
             request = parse_request(message, self._shared_memory)
             self._repeated.remember(data, message, request)
             call.on_cancel = self._queue(call, request, done, has_typed_contents(message))
         except Exception as error:
+            self._core.count_refused(model, version, error)
             call.fail(error)
 
     def submit(
@@ -113,7 +116,11 @@ class GrpcService:
         **parameters: Any,
     ) -> Cancel:
         """Queue a request; `done` gets the serialized response, with further parameters."""
-        request = parse_request(message, self._shared_memory)
+        try:
+            request = parse_request(message, self._shared_memory)
+        except ServingError as error:
+            self._core.count_refused(message.model_name, message.model_version, error, message.id)
+            raise
         return self._queue(call, request, done, has_typed_contents(message), parameters)
 
     def _queue(
@@ -138,7 +145,9 @@ class GrpcService:
             data = None
             try:
                 if is_plain and not (result.id or result.parameters):
-                    data = self._repeated.write(result)
+                    written = self._repeated.answers.write(result)
+                    if written is not None:
+                        data = written[0]
                 if data is None:
                     data = serialize_response(
                         request, result, self._core, self._shared_memory, parameters, typed

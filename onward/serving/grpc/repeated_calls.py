@@ -1,5 +1,4 @@
-"""Read and write ModelInfer calls whose small fields were seen before: a client's calls mostly
-differ only in their tensors.
+"""Read and write ModelInfer calls whose small fields were seen before.
 
 A message is its small fields, which come first, then one entry of bytes for each tensor. Only calls
 with tensors of fixed sizes, without an id, parameters, a sequence or shared memory are remembered.
@@ -8,19 +7,21 @@ with tensors of fixed sizes, without an id, parameters, a sequence or shared mem
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from onward.serving.grpc.grpc_messages import Message, message_class
 from onward.serving.grpc.grpc_response import RAW_TAG, encode_length, field_tag
 from onward.serving.grpc.http2_stream import Received
-from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
+from onward.serving.repeated_tensors import (
+    LONGEST,
+    RepeatedAnswers,
+    TensorPlaces,
+    place_tensors,
+    remember,
+)
+from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
 from onward.serving.tensor_data import datatype_of
 
-_MOST, _LONGEST = 256, 4096  # calls that are remembered, and bytes of the small fields of one
 _LARGE = 16 << 10  # bytes of tensors: above, the time of a call is that of copying them
-_COPIED = frozenset("bBhHiIlLqQefd")  # type characters of numpy whose bytes are the tensor's
 
 _Request = message_class("inference.ModelInferRequest")
 _Response = message_class("inference.ModelInferResponse")
@@ -37,9 +38,7 @@ class _Known:
 
     model: str
     version: str
-    # of each tensor: name, type, elements, offset of its bytes, shape, what is in front of them
-    inputs: tuple[tuple[str, np.dtype[Any], int, int, tuple[int, ...], bytes], ...]
-    size: int  # bytes of the message
+    tensors: TensorPlaces
     outputs: tuple[RequestedOutput, ...]
 
 
@@ -48,27 +47,24 @@ class RepeatedCalls:
 
     def __init__(self) -> None:
         self._calls: dict[bytes, _Known] = {}
-        self._answers: dict[tuple[Any, ...], bytes] = {}
+        # messages of answers with small tensors of fixed sizes
+        self.answers = RepeatedAnswers(_small_fields, _output_front, _LARGE)
 
     def read(self, data: Received) -> InferRequest | None:
         """A request; None: its small fields are new."""
-        if len(data) > _LARGE + _LONGEST:
+        if len(data) > _LARGE + LONGEST:
             return None
         known = self._calls.get(bytes(data[: _find_tensors(data)]))
-        if known is None or known.size != len(data):
+        if known is None or known.tensors.size != len(data):
             return None
-        arrays: dict[str, Array] = {}
-        for name, dtype, count, offset, shape, start in known.inputs:
-            if data[offset - len(start) : offset] != start:
-                return None
-            array = np.frombuffer(data, dtype, count, offset)
-            # engines read elements at multiples of their size
-            arrays[name] = (array if array.flags.aligned else array.copy()).reshape(shape)
+        arrays = known.tensors.read(data)
+        if arrays is None:
+            return None
         return InferRequest(known.model, arrays, known.version, "", known.outputs)
 
     def remember(self, data: Received, message: Message, request: InferRequest) -> None:
         """Remember a call that was read, if it is of a kind that repeats."""
-        if len(self._calls) >= _MOST or len(data) > _LARGE + _LONGEST:
+        if len(data) > _LARGE + LONGEST:
             return
         if (
             message.id
@@ -78,47 +74,19 @@ class RepeatedCalls:
             return
         if any(each.parameters for each in (*message.inputs, *message.outputs)):
             return
-        at = length = _find_tensors(data)
-        if not 0 < length <= _LONGEST:
+        length = _find_tensors(data)
+        if not 0 < length <= LONGEST:
             return
-        inputs = []
-        for name, array in request.inputs.items():
-            if array.dtype.char not in _COPIED:
-                return
-            start = _INPUT_TAG + encode_length(array.nbytes)
-            at += len(start)
-            inputs.append((name, array.dtype, array.size, at, array.shape, start))
-            at += array.nbytes
-        if at != len(data):
+        tensors = place_tensors(request.inputs, length, len(data), _input_front)
+        if tensors is None:
             return
-        self._calls[bytes(data[:length])] = _Known(
-            request.model, request.version, tuple(inputs), at, request.outputs
-        )
-
-    def write(self, response: InferResponse) -> bytes | None:
-        """The message of an answer with small tensors of fixed sizes; None: it is not one."""
-        parts: list[bytes] = [b""]
-        key: list[Any] = [response.model, response.version]
-        size = 0
-        for name, array in response.outputs.items():
-            size += array.nbytes
-            if array.dtype.char not in _COPIED or size > _LARGE:
-                return None
-            data = array.tobytes()
-            parts += (RAW_TAG, encode_length(len(data)), data)
-            key += (name, array.dtype, array.shape)
-        head = self._answers.get(tuple(key))
-        if head is None:
-            head = _small_fields(response)
-            if len(self._answers) < _MOST:
-                self._answers[tuple(key)] = head
-        parts[0] = head
-        return b"".join(parts)
+        known = _Known(request.model, request.version, tensors, request.outputs)
+        remember(self._calls, bytes(data[:length]), known)
 
 
 def _find_tensors(data: Received) -> int:
     """Where the tensors of a message start; 0: it has fields that calls seldom have."""
-    at, end = 0, min(len(data) - 1, _LONGEST + 1)
+    at, end = 0, min(len(data) - 1, LONGEST + 1)
     while at < end:
         tag = data[at]
         if tag == _TENSOR:
@@ -127,6 +95,14 @@ def _find_tensors(data: Received) -> int:
             return 0
         at += 2 + data[at + 1]
     return 0
+
+
+def _input_front(size: int) -> bytes:
+    return _INPUT_TAG + encode_length(size)
+
+
+def _output_front(size: int) -> bytes:
+    return RAW_TAG + encode_length(size)
 
 
 def _small_fields(response: InferResponse) -> bytes:

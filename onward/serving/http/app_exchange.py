@@ -12,11 +12,11 @@ import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from onward.serving.http.http_exchange import access_log
 from onward.serving.http.http_request import Body
 from onward.serving.http.http_service import HttpService
 
 _log = logging.getLogger("onward.serving")
+_access_log = logging.getLogger("onward.serving.access")
 
 
 class AppExchange:
@@ -52,7 +52,7 @@ class AppExchange:
             transport=self._transport,
             flow=self._flow,
             logger=_log,
-            access_logger=access_log,
+            access_logger=_access_log,
             access_log=service.settings.access_log,
             default_headers=[],
             message_event=asyncio.Event(),

@@ -13,6 +13,8 @@ MAX_URL_BYTES = 8 << 10
 MAX_PIPELINED = 8
 # A body may take the header timeout, and one second more for each of these.
 SLOWEST_BYTES_PER_SECOND = 10_000
+# A client that ended its half of the connection: seconds until it is found out whether it is gone.
+PROBE_AFTER = 1.0
 # How long idle connections stay open when the server drains: a request may be under way.
 DRAIN_GRACE = 0.5
 

@@ -6,8 +6,6 @@ An exchange is started when it is its connection's turn, and ends by calling `co
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -27,8 +25,6 @@ from onward.serving.http.http_service import HttpService
 from onward.serving.http.infer_head import InferHead
 from onward.serving.requests import Cancel, InferRequest, InferResponse
 
-access_log = logging.getLogger("onward.serving.access")
-
 # Work above these sizes is done in a thread, so that other requests are not delayed.
 _HEAVY_JSON_BYTES = 256 << 10
 _HEAVY_COMPRESSED_BYTES = 64 << 10
@@ -40,7 +36,6 @@ class AnswersHere(Protocol):
     """The connection of an exchange."""
 
     service: HttpService
-    client: tuple[str, int] | None
 
     def answer(self, data: bytes, keep_alive: bool) -> None: ...
 
@@ -67,21 +62,20 @@ class InferExchange:
     """A request to the infer route."""
 
     __slots__ = (
-        "_cancel", "_connection", "_head", "_is_binary", "_is_over", "_request", "_started", "body",
+        "_cancel", "_connection", "_head", "_is_binary", "_is_over", "_is_submitted", "_request",
+        "body",
     )  # fmt: skip
 
     def __init__(self, connection: AnswersHere, head: InferHead, body: Body = b"") -> None:
         self._connection = connection
         self._head = head
         self._cancel: Cancel | None = None
-        self._is_over = False
+        self._is_over = self._is_submitted = False
         self.body = body
 
     def start(self) -> None:
         body, head = self.body, self._head
         self.body = b""
-        if self._connection.service.settings.access_log:
-            self._started = time.perf_counter()
         try:
             if head.encoding is None:
                 length = read_json_length(head.json_length, len(body))
@@ -143,6 +137,7 @@ class InferExchange:
             request.id = head.request_id.decode("latin-1")
         if head.traceparent is not None:
             request.traceparent = head.traceparent.decode("latin-1")
+        self._is_submitted = True
         cancel = self._connection.service.core.submit(request, self.done)
         if not self._is_over:
             self._cancel = cancel
@@ -183,6 +178,8 @@ class InferExchange:
 
     def _answer_error(self, error: BaseException) -> None:
         status, text, retry_after = describe_error(error)
+        if not self._is_submitted:
+            self._count_refused(error)
         self._answer(status, error_body(text), error_headers(status, retry_after), JSON)
 
     def _answer(self, status: int, body: bytes, extra: bytes, content_type: bytes) -> None:
@@ -195,14 +192,14 @@ class InferExchange:
         keep_alive = self._head.keep_alive and not service.connections.is_draining
         if keep_alive and self._head.confirms_keep_alive:
             extra += b"Connection: keep-alive\r\n"
-        if service.settings.access_log:
-            self._log(status)
         connection.answer(write_answer(status, body, content_type, extra, keep_alive), keep_alive)
 
-    def _log(self, status: int) -> None:
-        client, seconds = self._connection.client, time.perf_counter() - self._started
-        address = client[0] if client else "-"
-        access_log.info('%s "POST %s infer" %d %.6f s', address, self._head.model, status, seconds)
+    def _count_refused(self, error: BaseException) -> None:
+        head = self._head
+        if isinstance(error, Exception):
+            request_id = (head.request_id or b"").decode("latin-1")
+            core = self._connection.service.core
+            core.count_refused(head.model, head.version, error, request_id)
 
     def _in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `work` in a thread, then `then` with its result in the event loop's thread."""

@@ -7,7 +7,9 @@ goes to the ASGI application. Requests of one connection are handled one after t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import socket
 from collections import deque
 from typing import cast
 
@@ -63,6 +65,8 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()
         self._is_advancing = False
         self._is_refused = False  # the rest of what the client sends is dropped
+        self._is_half_closed = False  # the client sends nothing more, and may still read
+        self._was_probed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,6 +114,17 @@ class HttpConnection(asyncio.Protocol):
             if self._head_size > limits.MAX_HEAD_BYTES:
                 self._refuse(_headers_too_large())
 
+    def eof_received(self) -> bool:
+        """The client sends nothing more. True: the connection stays for the answers."""
+        self._is_half_closed = True
+        if self._reads and not self._is_refused:
+            self._refuse(HttpError(400, "the connection ended before the request was complete"))
+        if not self._is_busy or is_ssl(self._transport):  # TLS cannot keep one half
+            return False
+        if not self._flow.write_paused:
+            self.deadline = self.service.loop.time() + limits.PROBE_AFTER
+        return True
+
     # Called by the parser. An error that they raise refuses the request.
 
     def on_message_begin(self) -> None:
@@ -142,6 +157,7 @@ class HttpConnection(asyncio.Protocol):
         except ServingError as error:
             if expects:
                 raise  # the client has not sent the body, and will not
+            self._count_refused(error)
             # An answer to HEAD has no body: this one ends with the connection.
             keep_alive = self._parser.should_keep_alive() and self._parser.get_method() != b"HEAD"
             self._incoming = PreparedAnswer(self, write_error(error, keep_alive), keep_alive)
@@ -175,7 +191,9 @@ class HttpConnection(asyncio.Protocol):
     # Called by the registry of connections.
 
     def expire(self) -> None:
-        if self._is_refused or self._flow.write_paused:
+        if self._is_half_closed and not self._flow.write_paused:
+            self._probe()
+        elif self._is_refused or self._flow.write_paused:
             self._transport.abort()
         elif self._reads:
             seconds = self.service.settings.header_timeout
@@ -184,9 +202,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def close_if_idle(self) -> None:
-        current = self._current
-        is_streaming = isinstance(current, AppExchange) and current.is_streaming
-        if is_streaming or (current is None and not self._waiting and not self._reads):
+        if self._is_streaming or not (self._is_busy or self._reads):
             self._transport.close()
 
     def abort(self) -> None:
@@ -201,6 +217,15 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._flow.resume_writing()
         self._go_on()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Requests wait for their answers."""
+        return self._current is not None or bool(self._waiting)
+
+    @property
+    def _is_streaming(self) -> bool:
+        return isinstance(self._current, AppExchange) and self._current.is_streaming
 
     def _open_exchange(self, headers: Headers) -> InferExchange | AppExchange:
         service = self.service
@@ -336,6 +361,9 @@ class HttpConnection(asyncio.Protocol):
         if self._current is not None:
             self.deadline = math.inf
             return
+        if self._is_half_closed:
+            self._transport.close()
+            return
         settings = self.service.settings
         seconds = settings.header_timeout if self._reads else settings.keep_alive
         self.deadline = self.service.loop.time() + seconds
@@ -346,8 +374,19 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
         self._go_on()
 
+    def _count_refused(self, error: BaseException) -> None:
+        """Count a request to a model that is refused before it is read."""
+        if not (isinstance(error, Exception) and self.service.has_infer):
+            return
+        with contextlib.suppress(httptools.HttpParserError):  # of the URL
+            target = infer_target(self._url)
+            if target is not None:
+                self.service.core.count_refused(*target, error)
+
     def _refuse(self, error: BaseException) -> None:
         """Answer with an error after the requests before it, and read nothing more."""
+        if self._reads:
+            self._count_refused(error)
         self._is_refused = True
         self._reads = False
         self.deadline = math.inf
@@ -358,12 +397,28 @@ class HttpConnection(asyncio.Protocol):
         """Close; while the client still sends, read on, or it would not see the answer."""
         self._is_refused = True
         self._waiting.clear()
-        if linger and self._transport.can_write_eof():
+        if linger and not self._is_half_closed and self._transport.can_write_eof():
             self._transport.write_eof()
             self._flow.resume_reading()
             self.deadline = self.service.loop.time() + self.service.settings.header_timeout
         else:
             self._transport.close()
+
+    def _probe(self) -> None:
+        """Find out whether the client is gone: its end then refuses what is written to it.
+
+        A client that left and one that only ended its half look the same before. Each client
+        takes `100 Continue` before an answer, those of HTTP/1.0 apart.
+        """
+        self.deadline = math.inf
+        if self._was_probed:
+            found = self._transport.get_extra_info("socket")
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self._transport.abort()
+        elif not self._is_streaming and self._parser.get_http_version() != "1.0":
+            self._was_probed = True
+            self._transport.write(_CONTINUE)
+            self.deadline = self.service.loop.time() + limits.PROBE_AFTER
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Go on with HTTP/1.1: some clients ask for HTTP/2 in a request that has a body."""

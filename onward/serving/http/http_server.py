@@ -7,16 +7,19 @@ await server.start()
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from starlette.routing import BaseRoute
 
 from onward.errors import OptionError
 from onward.serving.access import Access
 from onward.serving.core import Core
-from onward.serving.http.connection_limits import Connections
+from onward.serving.http.connection_limits import DRAIN_GRACE, Connections
 from onward.serving.http.http_protocol import HttpConnection
 from onward.serving.http.http_routes import Metrics, RouteSources, make_app
 from onward.serving.http.http_service import HttpService
@@ -59,6 +62,7 @@ class HttpServer:
         self._app = make_app(self._sources, extra_routes)
         self._access = access
         self._server: asyncio.Server | None = None
+        self._accept: Callable[[socket.socket], Awaitable[Any]]
         self._sweep: asyncio.TimerHandle | None = None
 
     @property
@@ -99,13 +103,25 @@ class HttpServer:
                     "the port is in use by another process\ngive another one, or 0 for a free one"
                 )
             raise OSError(error.errno, f"cannot listen on {host} port {port}: {reason}") from None
+        self._accept = lambda client: loop.connect_accepted_socket(
+            lambda: HttpConnection(service), client, ssl=context
+        )
         self._schedule_sweep(loop)
 
     async def stop_accepting(self) -> None:
-        """Take no new connections; those that are open are closed after their next answer."""
+        """Take no new connections; those that are open are closed after their next answer.
+
+        Clients that are connected, and were not accepted yet, are answered: closing the socket
+        that listens would reset their connections.
+        """
         self._connections.is_draining = True
-        if self._server is not None:
-            self._server.close()
+        if self._server is None:
+            return
+        clients = [each for listening in self._server.sockets for each in _accept_all(listening)]
+        self._server.close()
+        accepted = [asyncio.ensure_future(self._accept(each)) for each in clients]
+        if accepted:
+            await asyncio.wait(accepted, timeout=DRAIN_GRACE)
 
     async def stop(self, timeout: float) -> None:
         """Wait for the answers of requests under way, at most `timeout` seconds; then close all."""
@@ -121,6 +137,19 @@ class HttpServer:
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self.expire_connections(loop.time())
         self._sweep = loop.call_later(_SECONDS_BETWEEN_SWEEPS, self._schedule_sweep, loop)
+
+
+def _accept_all(listening: Any) -> list[socket.socket]:
+    """The clients whose connections wait to be accepted."""
+    found: list[socket.socket] = []
+    with socket.fromfd(listening.fileno(), listening.family, listening.type) as own:
+        own.setblocking(False)
+        with contextlib.suppress(OSError):  # there are no more
+            while len(found) < _BACKLOG:
+                client, _ = own.accept()
+                client.setblocking(False)
+                found.append(client)
+    return found
 
 
 def _tls_context(settings: ServingSettings) -> ssl.SSLContext | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from onward.errors import ServingError
 from onward.serving.core import Core
+from onward.serving.example_request import example_value
 from onward.serving.http.openapi_schemas import SCHEMAS, schema_reference
 from onward.serving.requests import TensorSpec
 
@@ -124,7 +125,12 @@ def make_document(core: Core, *, has_infer: bool = True, has_admin: bool = True)
         },
         "x-models": {
             name: [
-                {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+                {
+                    "name": each.name,
+                    "datatype": each.datatype,
+                    "shape": list(each.shape),
+                    "value": example_value(each),
+                }
                 for each in inputs
                 if not each.is_optional
             ]
@@ -142,15 +148,12 @@ def example_body(inputs: list[TensorSpec]) -> Json | None:
         shape = [size if size >= 0 else 1 for size in spec.shape]
         if math.prod(shape) > MAX_EXAMPLE_ELEMENTS:
             return None
-        value: Any = {"BYTES": "text", "BOOL": False}.get(spec.datatype, 0)
-        if spec.datatype in ("FP16", "FP32", "FP64", "BF16"):
-            value = 0.0
         tensors.append(
             {
                 "name": spec.name,
                 "datatype": spec.datatype,
                 "shape": shape,
-                "data": [value] * math.prod(shape),
+                "data": [example_value(spec)] * math.prod(shape),
             }
         )
     return {"inputs": tensors}

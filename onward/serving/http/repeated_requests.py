@@ -1,7 +1,6 @@
-"""Read and write requests whose JSON was seen before: a client's requests mostly differ only in
-their tensors.
+"""Read and write requests whose JSON was seen before, of those with binary tensors.
 
-Only requests with binary tensors, without an id, a sequence or shared memory are remembered.
+Requests with an id, a sequence or shared memory are not remembered.
 """
 
 from __future__ import annotations
@@ -9,23 +8,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import orjson
 
-from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
+from onward.serving.repeated_tensors import (
+    LONGEST,
+    RepeatedAnswers,
+    TensorPlaces,
+    place_tensors,
+    remember,
+)
+from onward.serving.requests import InferRequest, InferResponse, RequestedOutput
 from onward.serving.tensor_data import datatype_of
 
-_MOST, _LONGEST = 256, 4096  # requests that are remembered, and bytes of the JSON of one
 _SHARED = "shared_memory_region"
-_COPIED = frozenset("?bBhHiIlLqQefd")  # type characters of numpy whose bytes are the tensor's
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The JSON of a request, read."""
 
-    inputs: tuple[tuple[str, np.dtype[Any], int, int, tuple[int, ...]], ...]  # ..., count, offset
-    size: int  # bytes of the body
+    tensors: TensorPlaces
     outputs: tuple[RequestedOutput, ...]
     parameters: dict[str, Any]
     priority: int
@@ -38,22 +40,20 @@ class RepeatedRequests:
 
     def __init__(self) -> None:
         self._requests: dict[bytes, _Known] = {}
-        self._answers: dict[tuple[Any, ...], bytes] = {}
+        self._answers = RepeatedAnswers(_answer_head, _no_front)
 
     def read(
         self, model: str, version: str, body: bytes | memoryview, json_length: int
     ) -> tuple[InferRequest, bool] | None:
         """A request, and whether its outputs are binary; None: its JSON is new."""
-        if json_length > _LONGEST or json_length == len(body):
+        if json_length > LONGEST or json_length == len(body):
             return None
         known = self._requests.get(bytes(body[:json_length]))
-        if known is None or known.size != len(body):
+        if known is None or known.tensors.size != len(body):
             return None
-        arrays: dict[str, Array] = {}
-        for name, dtype, count, offset, shape in known.inputs:
-            array = np.frombuffer(body, dtype, count, offset)
-            # engines read elements at multiples of their size
-            arrays[name] = (array if array.flags.aligned else array.copy()).reshape(shape)
+        arrays = known.tensors.read(body)
+        if arrays is None:
+            return None
         request = InferRequest(
             model,
             arrays,
@@ -70,30 +70,24 @@ class RepeatedRequests:
         self, body: bytes | memoryview, json_length: int, request: InferRequest, is_binary: bool
     ) -> None:
         """Remember a request that was read, if it is of a kind that repeats."""
-        arrays = request.inputs
-        if json_length > _LONGEST or json_length == len(body) or len(self._requests) >= _MOST:
+        if json_length > LONGEST or json_length == len(body):
             return
         if request.id or request.sequence is not None:
             return
         if any(_SHARED in each.parameters for each in request.outputs):
             return
-        inputs, offset = [], json_length
-        for name, array in arrays.items():
-            if array.dtype.char not in _COPIED or array.dtype.char == "?":  # bools are checked
-                return
-            inputs.append((name, array.dtype, array.size, offset, array.shape))
-            offset += array.nbytes
-        if offset != len(body):  # some of them are JSON, or in shared memory
+        tensors = place_tensors(request.inputs, json_length, len(body), _no_front)
+        if tensors is None:  # some of them are JSON, or in shared memory
             return
-        self._requests[bytes(body[:json_length])] = _Known(
-            tuple(inputs),
-            len(body),
+        known = _Known(
+            tensors,
             request.outputs,
             dict(request.parameters),
             request.priority,
             request.timeout,
             is_binary,
         )
+        remember(self._requests, bytes(body[:json_length]), known)
 
     def write(
         self, request: InferRequest, response: InferResponse, is_binary: bool
@@ -101,19 +95,12 @@ class RepeatedRequests:
         """The body of an answer with all outputs binary, and its JSON's length; None: it is not."""
         if not is_binary or request.outputs or request.id or response.parameters:
             return None
-        parts = []
-        key: list[Any] = [response.model, response.version]
-        for name, array in response.outputs.items():
-            if array.dtype.char not in _COPIED:
-                return None
-            parts.append(array.tobytes())
-            key += (name, array.dtype, array.shape)
-        head = self._answers.get(tuple(key))
-        if head is None:
-            head = _answer_head(response)
-            if len(self._answers) < _MOST:
-                self._answers[tuple(key)] = head
-        return b"".join((head, *parts)), len(head)
+        return self._answers.write(response)
+
+
+def _no_front(size: int) -> bytes:
+    """Tensors follow each other without anything in between."""
+    return b""
 
 
 def _answer_head(response: InferResponse) -> bytes:

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -82,8 +82,17 @@ def _over_http(url: SplitResult, name: str | None, headers: Mapping[str, str]) -
     if name is None:
         index = _ask(url, "POST", "/v2/repository/index", headers, {"ready": True})
         name = _only([entry["name"] for entry in index])
-    found = _ask(url, "GET", f"/v2/models/{quote(name, safe='')}", headers)
-    inputs = [TensorSpec(i["name"], i["datatype"], tuple(i["shape"])) for i in found["inputs"]]
+    path = f"/v2/models/{quote(name, safe='')}"
+    found = _ask(url, "GET", path, headers)
+    try:
+        config = _ask(url, "GET", f"{path}/config", headers)
+    except ModelNotFound:  # a server without Triton's extensions
+        config = {}
+    optional = {i["name"] for i in config.get("input", ()) if i.get("optional")}
+    inputs = [
+        TensorSpec(i["name"], i["datatype"], tuple(i["shape"]), is_optional=i["name"] in optional)
+        for i in found["inputs"]
+    ]
     return ServerModel(name, tuple(inputs))
 
 
@@ -130,12 +139,33 @@ def _over_grpc(url: SplitResult, name: str | None) -> ServerModel:
         if name is None:
             entries = [dict(fields(e)) for _, e in fields(call("RepositoryIndex", b"")) if e]  # type: ignore[arg-type]
             name = _only([_text(entry[1]) for entry in entries])
-        metadata = call("ModelMetadata", bytes_field(1, name.encode()))
-    inputs = [_grpc_input(data) for number, data in fields(metadata) if number == 4]
+        asked = bytes_field(1, name.encode())
+        metadata = call("ModelMetadata", asked)
+        try:
+            optional = _grpc_optional(call("ModelConfig", asked))
+        except ModelUnavailable:  # a server without Triton's extensions
+            optional = set()
+    inputs = [_grpc_input(data, optional) for number, data in fields(metadata) if number == 4]
     return ServerModel(name, tuple(inputs))
 
 
-def _grpc_input(data: int | bytes) -> TensorSpec:
+def _grpc_optional(data: bytes) -> set[str]:
+    """Names in ModelConfigResponse: config (1), its input (5), their name (1) and optional (8)."""
+    found = set()
+    for config in _messages(data, 1):
+        for each in _messages(config, 5):
+            values = dict(fields(each))
+            if values.get(8):
+                found.add(_text(values[1]))
+    return found
+
+
+def _messages(data: bytes, wanted: int) -> list[bytes]:
+    """The messages in a field of a message."""
+    return [each for number, each in fields(data) if number == wanted and isinstance(each, bytes)]
+
+
+def _grpc_input(data: int | bytes, optional: Collection[str]) -> TensorSpec:
     """TensorMetadata: name (1), datatype (2), shape (3)."""
     assert isinstance(data, bytes)
     shape: list[int] = []
@@ -145,7 +175,7 @@ def _grpc_input(data: int | bytes) -> TensorSpec:
             shape += integers(each) if isinstance(each, bytes) else [each]
         else:
             named[number] = _text(each)
-    return TensorSpec(named[1], named[2], tuple(shape))
+    return TensorSpec(named[1], named[2], tuple(shape), is_optional=named[1] in optional)
 
 
 def _text(data: int | bytes) -> str:

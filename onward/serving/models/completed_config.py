@@ -108,7 +108,7 @@ def _output(
 
 
 def _dims(spec: TensorSpec, max_size: int, axes: Mapping[str, int]) -> list[int]:
-    if not max_size:
+    if not max_size or spec.has_default:
         return list(spec.shape)
     batch = axes.get(spec.name, 0)
     return [size for axis, size in enumerate(spec.shape) if axis != batch]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.serving.core import Json
-from onward.serving.instance import Instance
+from onward.serving.instance import Instance, interrupt_run
 from onward.serving.models.model_config import TYPES
 from onward.serving.requests import Array, TensorSpec
 
@@ -28,16 +28,20 @@ class Declared:
         )
 
 
-def configured(instances: Sequence[Instance], config: Json, where: str) -> list[Instance]:
+def configured(
+    instances: Sequence[Instance], config: Json, where: str, filled: Collection[str] = ()
+) -> list[Instance]:
     """The instances with the inputs and outputs of a configuration; OptionError if they differ.
 
     Fewer outputs, another order, narrower sizes and `reshape` are the configuration's to choose.
+    `filled`: inputs that the server fills if a client does not.
     """
     batched = config.get("max_batch_size", 0) > 0
     first = instances[0]
     controls = _filled_by_server(config)
     inputs = _declare(first.inputs, config.get("input", ()), "input", batched, where)
     outputs = _declare(first.outputs, config.get("output", ()), "output", batched, where)
+    _check_optional(first.inputs, config.get("input", ()), {*controls, *filled}, where)
     if config.get("input"):
         named = {each.spec.name for each in inputs}
         for spec in first.inputs:
@@ -87,6 +91,10 @@ class ConfiguredInstance:
                 found[name] = _reshape(found[name], each.spec.shape)
         return found
 
+    def interrupt(self) -> None:
+        """End the run early, if the instance can."""
+        interrupt_run(self._instance)
+
     def close(self) -> None:
         self._instance.close()
 
@@ -105,7 +113,7 @@ def _declare(
     known = {spec.name: spec for spec in specs}
     if batched:
         for spec in specs:
-            if spec.shape and spec.shape[0] != -1 and what == "input":
+            if spec.shape and spec.shape[0] != -1 and what == "input" and not spec.has_default:
                 raise OptionError(
                     f"{where}: max_batch_size is above 0, but the first axis of {what} "
                     f"{spec.name!r} is {spec.shape[0]}: set max_batch_size to 0"
@@ -122,6 +130,19 @@ def _declare(
     return found
 
 
+def _check_optional(
+    specs: Sequence[TensorSpec], listed: Sequence[Json], filled: Collection[str], where: str
+) -> None:
+    """Refuse what is declared as optional, and neither the model nor the server has a value for."""
+    optional = {spec.name for spec in specs if spec.is_optional} | set(filled)
+    for each in listed:
+        if each.get("optional") and each["name"] not in optional:
+            raise OptionError(
+                f"{where}: input {each['name']!r} is declared as optional, "
+                "but the model cannot run without it"
+            )
+
+
 def _compare(spec: TensorSpec, each: Json, what: str, batched: bool, where: str) -> Declared:
     """One declared tensor against the model's own."""
     datatype = TYPES.get(each["data_type"])
@@ -130,22 +151,20 @@ def _compare(spec: TensorSpec, each: Json, what: str, batched: bool, where: str)
             f"{where}: {what} {spec.name!r} is declared as {each['data_type']}, "
             f"but is {spec.datatype} in the model"
         )
-    is_optional = bool(each.get("optional", False)) or spec.is_optional
     if "dims" not in each:
-        return Declared(replace(spec, is_optional=is_optional), spec.shape)
-    front = (-1,) if batched else ()
+        return Declared(spec, spec.shape)
+    front = (-1,) if batched and not spec.has_default else ()
     dims = (*front, *each["dims"])
     reshape = each.get("reshape")
     inner = (*front, *reshape.get("shape", ())) if reshape is not None else dims
     if spec.shape and not _fits(inner, spec.shape):
-        added = " (dims are those without the batch)" if batched else ""
+        added = " (dims are those without the batch)" if front else ""
         raise OptionError(
             f"{where}: {what} {spec.name!r} is declared with the shape {list(inner)}{added}, "
             f"but is {list(spec.shape)} in the model"
         )
     axes = spec.axes if len(spec.axes) == len(dims) else ()
-    shown = replace(spec, shape=dims, axes=axes, is_optional=is_optional)
-    return Declared(shown, inner)
+    return Declared(replace(spec, shape=dims, axes=axes), inner)
 
 
 def _fits(declared: Sequence[int], model: Sequence[int]) -> bool:

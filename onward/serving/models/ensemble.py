@@ -92,6 +92,11 @@ class Ensemble:
     def is_nearly_full(self) -> bool:
         return False
 
+    @property
+    def is_stuck(self) -> bool:
+        """False: its parts may be."""
+        return False
+
     async def prepare(self) -> None:
         """Check the parts."""
         check_parts(self.graph, self._signature)

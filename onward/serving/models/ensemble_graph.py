@@ -82,6 +82,11 @@ def check_parts(graph: EnsembleGraph, signature: Signature) -> None:
         for name, tensor in step.inputs.items():
             part = _part(graph.name, step.model, name, known, "input")
             _check_same(graph.name, step.model, part, tensors[tensor])
+            if tensors[tensor].is_optional and not part.is_optional:
+                raise OptionError(
+                    f"ensemble {graph.name!r}: input {tensor!r} is declared as optional, "
+                    f"but {step.model!r} cannot run without its {name!r}"
+                )
         missing = [s.name for s in inputs if s.name not in step.inputs and not s.is_optional]
         if missing:
             raise OptionError(

@@ -137,6 +137,8 @@ class FunctionInstance:
             raise NodeFailed(text, self.name) from None
         if array.dtype.kind in "US":
             return array.astype(object)
+        if not array.dtype.isnative:
+            return array.astype(array.dtype.newbyteorder("="))
         if array.dtype.kind == "O":
             kinds = {type(x).__name__ for x in array.flat if not isinstance(x, (str, bytes))}
         else:

@@ -99,6 +99,8 @@ class ModelTable:
             problem = version.served.find_problem()
             if problem:
                 return UNAVAILABLE, problem
+        if version.state == READY and version.served is not None and version.served.is_stuck:
+            return UNAVAILABLE, "stuck: the runs of all of its instances do not end"
         return version.state, version.reason
 
     def index(self, only_ready: bool = False) -> list[Json]:

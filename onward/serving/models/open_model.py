@@ -79,7 +79,8 @@ def open_model(
     instances, settings = opener(path, settings, files.name, str(number))
     try:
         metadata = _metadata(instances[0], path)
-        found = configured(instances, config, where) if config is not None else instances
+        masks = {each.mask for each in settings.padding.values() if each.mask}
+        found = configured(instances, config, where, masks) if config is not None else instances
         found, stored = add_processing(found, settings, files.folder, metadata)
         labels = stored | read_labels(settings.labels, files.folder)
     except BaseException:

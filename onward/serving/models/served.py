@@ -24,6 +24,9 @@ class Served(Protocol):
     def queue_length(self) -> int: ...
 
     @property
+    def is_stuck(self) -> bool: ...
+
+    @property
     def is_nearly_full(self) -> bool: ...
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import statistics
 import threading
 import time
@@ -10,27 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import OptionError
-from onward.providers.options import SessionOptions
+from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.bound_session import stop_spinning_after_runs
 from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
-from onward.serving.models.signature import spec_of
+from onward.serving.models.signature import input_specs, spec_of
 from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
 
 _SMALL = 8 << 20  # bytes of a file: a model that is opened twice for a measurement
 _ROWS, _RUNS = 32, 5
+_LOOP = (b"\x22\x04Loop", b"\x04\0\0\0Loop\0")  # an operator's name in .onnx and .ort files
 _QUICK = 300e-6  # seconds of a batch on one thread
 
 
 class SessionInstance:
     """A session that runs batches. `owned=False`: someone else closes the session."""
 
-    is_computation = True  # a quick model may run in the event loop's thread
-
-    def __init__(self, session: InferenceSession, *, owned: bool = True) -> None:
-        self.inputs = [spec_of(arg) for arg in session.get_inputs()]
+    def __init__(
+        self, session: InferenceSession, *, owned: bool = True, has_loop: bool = False
+    ) -> None:
+        # a quick model may run in the event loop's thread, unless a request decides how long
+        self.is_computation = not has_loop
+        self._has_loop, self._options = has_loop, RunOptions()
+        self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
         self.outputs = [spec_of(arg) for arg in session.get_outputs()]
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
         self.providers = session.get_providers()
@@ -43,7 +48,14 @@ class SessionInstance:
     ) -> dict[str, Array]:
         """Outputs by name: those asked for, or all."""
         names = self._names if outputs is None else list(outputs)
-        return dict(zip(names, self._session.run(names, feeds), strict=True))
+        if not self._has_loop:
+            return dict(zip(names, self._session.run(names, feeds), strict=True))
+        self._options = RunOptions()
+        return dict(zip(names, self._session.run(names, feeds, self._options), strict=True))
+
+    def interrupt(self) -> None:
+        """End the run early, after a trip of its loop; of a model without loops, it ends itself."""
+        self._options.terminate = True
 
     def close(self) -> None:
         """Close the session after the runs of other threads. Closing twice is fine."""
@@ -70,8 +82,9 @@ def open_session_instances(
             "threads: this model cannot have threads of its own, the server shares its threads\n"
             "leave out threads or shared_threads, or run the model in workers"
         )
+    has_loop = _has_loop(path)
     if count == 1 and not (shared or settings.threads) and path.stat().st_size < _SMALL:
-        single = SessionInstance(_open(path, settings, 1))
+        single = SessionInstance(_open(path, settings, 1), has_loop=has_loop)
         if _is_quick(single):
             return [single]
         single.close()
@@ -80,12 +93,20 @@ def open_session_instances(
     session = _open(path, settings, threads)
     try:
         if count == 1:
-            return [SessionInstance(session)]
+            return [SessionInstance(session, has_loop=has_loop)]
         owned = _CloseLast(session, count)
         return [SessionInstance(owned) for _ in range(count)]  # type: ignore[arg-type]
     except BaseException:
         session.close()
         raise
+
+
+def _has_loop(path: Path) -> bool:
+    """Whether a model has a Loop, whose trips may be an input: found in the bytes of its file."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(name) >= 0 for name in _LOOP)
 
 
 def _open(path: Path, settings: ModelSettings, threads: int) -> InferenceSession:
@@ -99,10 +120,11 @@ def _is_quick(instance: SessionInstance) -> bool:
 
     Sizes that are free, other than that of the batch, would make the measurement a guess.
     """
-    if any(-1 in spec.shape[1:] for spec in instance.inputs):
+    needed = [spec for spec in instance.inputs if not spec.has_default]
+    if any(-1 in spec.shape[1:] for spec in needed):
         return False
-    axes = dict.fromkeys([spec.name for spec in instance.inputs if -1 in spec.shape[:1]], 0)
-    feeds = random_feeds(instance.inputs, axes, _ROWS, 1, {}, 0)
+    axes = dict.fromkeys([spec.name for spec in needed if -1 in spec.shape[:1]], 0)
+    feeds = random_feeds(needed, axes, _ROWS, 1, {}, 0)
     seconds = []
     try:
         for _ in range(_RUNS):

@@ -5,6 +5,8 @@ spec_of(session.get_inputs()[0]) -> TensorSpec("x", "FP32", (-1, 4), ("batch", "
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from onward.errors import RequestInvalid, TypeUnsupported
@@ -23,6 +25,21 @@ def spec_of(arg: Any) -> TensorSpec:
         tuple(size if isinstance(size, str) else "" for size in sizes),
         arg.type.startswith("optional("),
     )
+
+
+def input_specs(needed: Iterable[Any], overridable: Iterable[Any]) -> list[TensorSpec]:
+    """The inputs that a run needs, then the initializers that a request may replace.
+
+    Models of old exporters list each of their weights as an input.
+    """
+    found = [spec_of(arg) for arg in needed]
+    for arg in overridable:
+        try:
+            spec = spec_of(arg)
+        except TypeUnsupported:  # it keeps its default
+            continue
+        found.append(replace(spec, is_optional=True, has_default=True))
+    return found
 
 
 def _datatype(arg: Any) -> str:

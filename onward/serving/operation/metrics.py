@@ -1,7 +1,7 @@
 """Metrics of a server in Prometheus' text form; with Triton's names on request.
 
 metrics = Metrics()                    # an Observer
-metrics.watch(core.index, in_flight)   # what is asked when the metrics are read
+metrics.watch(core.index, in_flight, stuck)   # what is asked when the metrics are read
 metrics.text()
 
 Numbers are kept in plain lists, which cost a request about a microsecond; prometheus-client only
@@ -37,7 +37,7 @@ _LABELS = ("model", "version")
 _MOST_MODELS = 512  # versions of models; more are counted without a name
 
 ModelVersion = tuple[str, str]
-ReadInFlight = Callable[[], Mapping[ModelVersion, int]]
+ReadCounts = Callable[[], Mapping[ModelVersion, int]]
 
 
 class Histogram:
@@ -87,14 +87,20 @@ class Metrics:
         self._counts: dict[ModelVersion, ModelCounts] = {}
         self._triton_names = triton_names
         self._index: Callable[[], list[Json]] = list
-        self._in_flight: ReadInFlight = dict
+        self._in_flight: ReadCounts = dict
+        self._stuck: ReadCounts = dict
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def watch(self, index: Callable[[], list[Json]], in_flight: ReadInFlight) -> None:
-        """Ask for the models' states and unfinished requests whenever the metrics are read."""
-        self._index, self._in_flight = index, in_flight
+    def watch(
+        self,
+        index: Callable[[], list[Json]],
+        in_flight: ReadCounts = dict,
+        stuck: ReadCounts = dict,
+    ) -> None:
+        """Ask for models' states, unfinished requests and stuck instances at each reading."""
+        self._index, self._in_flight, self._stuck = index, in_flight, stuck
 
     def on_request(
         self,
@@ -169,7 +175,10 @@ class Metrics:
             if key != ("", ""):
                 batches.add_metric(key, counts.batches)
                 queue.add_metric(key, counts.queue_length)
-        yield from (batches, queue, self._running(), self._ready())
+        yield from (batches, queue)
+        yield _gauge("onward_in_flight_requests", "Requests that wait or run.", self._in_flight())
+        yield _gauge("onward_stuck_instances", "Instances whose run does not end.", self._stuck())
+        yield self._ready()
         yield self._histogram("onward_queue_seconds", "Time in the queue.", "queue")
         yield self._histogram(
             "onward_compute_seconds", "Time in a batch: joining, running, splitting.", "compute"
@@ -186,14 +195,6 @@ class Metrics:
                 family.add_metric(key, found.buckets(), found.sum)
         return family
 
-    def _running(self) -> Metric:
-        family = GaugeMetricFamily(
-            "onward_in_flight_requests", "Requests that wait or run.", labels=_LABELS
-        )
-        for key, number in self._in_flight().items():
-            family.add_metric(key, number)
-        return family
-
     def _ready(self) -> Metric:
         family = GaugeMetricFamily(
             "onward_model_ready", "1: the model answers; 0: it does not.", labels=_LABELS
@@ -205,6 +206,13 @@ class Metrics:
     def _new(self, model: str, version: str) -> ModelCounts:
         key = (model, version) if len(self._counts) < _MOST_MODELS else ("", "")
         return self._counts.setdefault(key, ModelCounts())
+
+
+def _gauge(name: str, explanation: str, numbers: Mapping[ModelVersion, int]) -> Metric:
+    family = GaugeMetricFamily(name, explanation, labels=_LABELS)
+    for key, number in numbers.items():
+        family.add_metric(key, number)
+    return family
 
 
 def _states(index: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, bool]]:

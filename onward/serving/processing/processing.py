@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import DataError, FeedError, OptionError
-from onward.serving.instance import Instance
+from onward.serving.instance import Instance, interrupt_run
 from onward.serving.models.function_instance import FunctionInstance
 from onward.serving.models.function_signature import input_specs
 from onward.serving.processing.image_processing import image_preprocessing
@@ -60,6 +60,10 @@ class ProcessedInstance:
         found = self._after.apply(self._instance.run(feeds))
         return {name: found[name] for name in (outputs or [spec.name for spec in self.outputs])}
 
+    def interrupt(self) -> None:
+        """End the run early, if the instance can."""
+        interrupt_run(self._instance)
+
     def close(self) -> None:
         self._instance.close()
 
@@ -72,6 +76,7 @@ def add_processing(
 ) -> tuple[list[Instance], dict[str, list[str]]]:
     """The instances with their processing, and the labels of outputs that are stored with it."""
     first = instances[0]
+    needed = [spec for spec in first.inputs if not spec.has_default]
     before: ProcessingPart | None = None
     after: ProcessingPart | None = None
     labels: dict[str, list[str]] = {}
@@ -83,7 +88,7 @@ def add_processing(
         if settings.postprocess is None and stored.outputs:
             after = ProcessingPart(stored.outputs, stored.answer)
     if settings.preprocess not in (None, NONE):
-        before = _preprocess(str(settings.preprocess), first, folder)
+        before = _preprocess(str(settings.preprocess), needed, folder)
     if settings.postprocess not in (None, NONE):
         after = _postprocess(str(settings.postprocess), first, folder, settings.labels)
     if before is None and after is None:
@@ -122,14 +127,14 @@ def _load_file(path: Path, name: str) -> Any:
     return module
 
 
-def _preprocess(text: str, instance: Instance, folder: Path) -> ProcessingPart:
+def _preprocess(text: str, inputs: Sequence[TensorSpec], folder: Path) -> ProcessingPart:
     if text == "image":
-        return ProcessingPart(*image_preprocessing(instance.inputs, folder))
+        return ProcessingPart(*image_preprocessing(inputs, folder))
     if text == "tokenizer":
-        return ProcessingPart(*tokenizer_preprocessing(instance.inputs, folder))
+        return ProcessingPart(*tokenizer_preprocessing(inputs, folder))
     function = load_function(text, folder)
-    names = [spec.name for spec in instance.inputs]
-    outputs = [TensorSpec(spec.name, spec.datatype, spec.shape) for spec in instance.inputs]
+    names = [spec.name for spec in inputs]
+    outputs = [TensorSpec(spec.name, spec.datatype, spec.shape) for spec in inputs]
     before = FunctionInstance(function, input_specs(function), outputs)
 
     def apply(feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -107,10 +107,12 @@ def _columns(kept: Any) -> tuple[list[TensorSpec], Callable[[Mapping[str, Array]
 
 def _column(column: str, source: Any, records: Sequence[Mapping[str, Any]]) -> TensorSpec:
     samples = [each.get("value", (each.get("categories") or [None])[0]) for each in records]
+    categories = next((each["categories"] for each in records if each.get("categories")), ())
+    takes = tuple(each if isinstance(each, str) else float(each) for each in categories)
     if any(isinstance(sample, str) for sample in samples):
-        return TensorSpec(column, "BYTES", (-1,))
+        return TensorSpec(column, "BYTES", (-1,), samples=takes)
     if len(source.columns) > 1 or any(each["kind"] == "OneHotColumn" for each in records):
-        return TensorSpec(column, "FP32", (-1,))
+        return TensorSpec(column, "FP32", (-1,), samples=takes)
     datatypes = {dtype.name: name for name, dtype in DATATYPES.items()}
     datatype = "FP32" if records else datatypes.get(source.dtype, "FP32")
     shape = (-1, *(size if size is not None else -1 for size in source.shape[1:]))

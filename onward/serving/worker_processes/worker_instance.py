@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ from onward.errors import DeadlineExceeded, ModelUnavailable, OnwardError, Worke
 from onward.graph.paths import check_readable
 from onward.graph.signature import NodeArg
 from onward.providers.options import SessionOptions
-from onward.serving.models.signature import spec_of
+from onward.serving.models.signature import input_specs, spec_of
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.serving.worker_processes.buffer_area import create_area
@@ -40,7 +41,6 @@ from onward.workers.worker import Worker
 
 _LOG = logging.getLogger("onward.serving")
 _OPEN_TIMEOUT = 600.0  # seconds; large models load slowly
-_LEAST_RUN_TIMEOUT = 30.0  # seconds; a process that takes longer than its limit is replaced
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, StopIteration)
 
 
@@ -80,7 +80,8 @@ class WorkerFactory:
         self._files = model_files(source)
         self._request = _open_request(source, self._files, settings)
         self._label = f"the worker process of model {name!r} version {version}"
-        self._run_timeout = settings.timeout and max(_LEAST_RUN_TIMEOUT, 2 * settings.timeout)
+        limit = settings.run_limit
+        self._run_timeout = None if limit == math.inf else limit
 
     def open(self, quarantine: Quarantine) -> WorkerInstance:
         return WorkerInstance(
@@ -252,7 +253,8 @@ class WorkerInstance:
         self._worker = worker
         try:
             about, _ = worker.ask(self._request, doing="opened the model", timeout=_OPEN_TIMEOUT)
-            inputs, outputs = _specs(about["inputs"]), _specs(about["outputs"])
+            inputs = input_specs(_args(about["inputs"]), _args(about["overridable"]))
+            outputs = [spec_of(arg) for arg in _args(about["outputs"])]
         except BaseException as error:
             self._worker = None
             worker.close()
@@ -281,11 +283,11 @@ class WorkerInstance:
             self._living_worker()
 
 
-def _specs(listed: Any) -> list[TensorSpec]:
-    """Specs from a worker's description, which is not trusted."""
+def _args(listed: Any) -> list[NodeArg]:
+    """Inputs or outputs from a worker's description, which is not trusted."""
     found = []
     for name, kind, shape in listed:
         if not isinstance(name, str) or not isinstance(kind, str):
             raise ValueError("a name or a type is not text")
-        found.append(spec_of(NodeArg(name, kind, list(shape))))
+        found.append(NodeArg(name, kind, list(shape)))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +16,7 @@ from onward.errors import (
     RequestInvalid,
     WorkerDied,
 )
-from tests.serving.instances import FunctionInstance, doubler
+from tests.serving.instances import FunctionInstance, GatedInstance, doubler
 from tests.serving.served_in_loop import (
     first,
     gated,
@@ -79,3 +80,15 @@ async def test_a_lone_request_that_kills_its_worker_runs_once() -> None:
         assert answer.retry_after == 1.0
         assert len(instance.ran) == 1
         assert first(await infer(model, request(1.0))) == 2.0
+
+
+@in_loop
+async def test_a_request_that_was_answered_does_not_run_again_alone() -> None:
+    instance = GatedInstance(refuse_negative(lambda: KeyError("face")))
+    async with served(instance) as model:
+        instance.gate.clear()
+        late, bad = submit(model, request(1.0, timeout=0.001)), submit(model, request(-9.0))
+        assert isinstance(await asyncio.wait_for(late, 60), RequestExpired)
+        instance.gate.set()
+        assert isinstance(await asyncio.wait_for(bad, 60), RequestInvalid)
+        assert [len(feeds["x"]) for feeds in instance.instance.ran[-2:]] == [2, 1]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import numpy as np
+import pytest
 
 import onward
 from onward.errors import (
+    ModelUnavailable,
     RequestExpired,
     RequestInvalid,
     ServerOverloaded,
 )
+from onward.serving.batching.served_model import ServedModel
 from onward.serving.requests import InferRequest, InferResponse, SequencePart
 from onward.serving.requests import TensorSpec as Spec
 from tests.serving.instances import FunctionInstance, GatedInstance, SessionInstance, doubler
@@ -19,6 +22,7 @@ from tests.serving.served_in_loop import (
     GUARD,
     Answer,
     Clock,
+    Log,
     first,
     gated,
     gather,
@@ -67,6 +71,122 @@ async def test_an_expired_request_is_answered_while_the_instance_is_busy() -> No
         answer = await infer(model, request(timeout=0.001))
         assert isinstance(answer, RequestExpired)
         assert not blocker.done()
+
+
+@in_loop
+async def test_a_request_that_runs_is_answered_at_its_deadline() -> None:
+    log = Log()
+    asked = request(3.0, timeout=0.001, id="late")
+    async with gated(blocker=asked, observer=log) as (model, gate, blocker):
+        answer = await asyncio.wait_for(blocker, GUARD)
+        assert isinstance(answer, RequestExpired)
+        assert "Request timeout expired: model 'm' still runs it after 0.0" in str(answer)
+        assert (model.in_flight, model.is_stuck) == (0, False)
+        while not gate.interrupts:  # nobody waits for the run, which may not have started yet
+            await asyncio.sleep(0)
+        await asyncio.wait_for(model.drain(GUARD), GUARD)  # it is answered: nothing to wait for
+        gate.gate.set()
+        await closed(model)
+        statistics = model.statistics()
+    assert (statistics["inference_count"], statistics["inference_stats"]["fail"]["count"]) == (0, 1)
+    assert [(each[0], each[2]) for each in log.requests] == [("late", answer)]
+    assert log.batches == [(1, 1)]
+
+
+@in_loop
+async def test_a_late_answer_does_not_harm_the_other_requests_of_its_batch() -> None:
+    instance = GatedInstance(doubler())
+    async with served(instance) as model:
+        instance.gate.clear()
+        late, patient = submit(model, request(1.0, timeout=0.001)), submit(model, request(2.0))
+        assert isinstance(await asyncio.wait_for(late, GUARD), RequestExpired)
+        assert (model.in_flight, instance.interrupts) == (1, 0)
+        instance.gate.set()
+        assert first(await asyncio.wait_for(patient, GUARD)) == 4.0
+        assert len(instance.instance.ran[-1]["x"]) == 2
+        assert first(await infer(model, request(5.0))) == 10.0
+
+
+@in_loop
+async def test_a_model_that_is_stuck_is_reported_and_refuses_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    async with gated(clock=clock, stuck_after=5.0) as (model, gate, blocker):
+        waiting = submit(model, request(timeout=100.0))
+        clock.now = 4.9
+        model._dispatcher.dispatch()
+        assert not (model.is_stuck or blocker.done() or waiting.done())
+        clock.now = 5.0
+        model._dispatcher.dispatch()
+        held, queued = await gather(blocker, waiting)
+        assert isinstance(held, ModelUnavailable) and isinstance(queued, ModelUnavailable)
+        assert str(held) == "model 'm' is stuck: its run did not end within 5 s"
+        refused = await infer(model, request())
+        assert isinstance(refused, ModelUnavailable) and refused.retry_after == 60
+        assert str(refused) == str(queued)
+        assert "is stuck: no run of its 1 instances ended within 5 s" in str(refused)
+        assert (model.is_stuck, model.stuck_instances, model.in_flight) == (True, 1, 0)
+        gate.gate.set()
+        while model.is_stuck:
+            await asyncio.sleep(0)
+        assert first(await infer(model, request(2.0))) == 4.0
+    assert "'m' is stuck: a run of 1 requests has not ended after 5 s; 0 of 1 " in caplog.text
+    assert "'m': the run that was stuck ended" in caplog.text
+
+
+@in_loop
+async def test_a_stuck_instance_leaves_the_requests_to_the_others() -> None:
+    clock = Clock()
+    stuck, other = GatedInstance(doubler()), doubler()
+    async with served(stuck, other, clock=clock, stuck_after=5.0, check_batching=False) as model:
+        stuck.gate.clear()
+        held = None
+        while held is None or held.done():  # until the one that is held up has a request
+            held = submit(model, request(1.0))
+            await asyncio.wait([held], timeout=0.01)
+        clock.now = 5.0
+        model._dispatcher.dispatch()
+        assert isinstance(await asyncio.wait_for(held, GUARD), ModelUnavailable)
+        assert (model.is_stuck, model.stuck_instances) == (False, 1)
+        assert first(await infer(model, request(2.0))) == 4.0
+        stuck.gate.set()
+
+
+@in_loop
+async def test_a_stuck_run_ends_its_sequences_requests() -> None:
+    clock = Clock()
+    values = {**SEQUENCES, "blocker": part(1.0, 1, is_start=True), "stuck_after": 5.0}
+    async with gated(counter(), clock=clock, **values) as (model, gate, blocker):
+        answers = [submit(model, part(1.0, 1)), submit(model, part(1.0, 2, is_start=True))]
+        clock.now = 5.0
+        model._dispatcher.dispatch()
+        found = await gather(blocker, *answers)
+        assert all(isinstance(each, ModelUnavailable) for each in found)
+        assert model.in_flight == 0
+        gate.gate.set()
+        while model.is_stuck:
+            await asyncio.sleep(0)
+        again = await infer(model, part(3.0, 1, is_start=True))
+        assert first(again) == 3.0
+
+
+@in_loop
+async def test_unloading_answers_the_requests_of_a_run_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("onward.serving.batching.served_model._CLOSE_GRACE", 0.0)
+    async with gated() as (model, gate, blocker):
+        await asyncio.wait_for(model.close(), GUARD)
+        answer = await asyncio.wait_for(blocker, GUARD)
+        assert isinstance(answer, ModelUnavailable)
+        assert str(answer) == "model 'm' was unloaded"
+        gate.gate.set()
+
+
+async def closed(model: ServedModel) -> None:
+    """Close a model, whose batches have come back then."""
+    await asyncio.wait_for(model.close(), GUARD)
 
 
 @in_loop

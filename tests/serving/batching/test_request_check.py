@@ -96,6 +96,16 @@ def test_optional_inputs_may_be_missing() -> None:
         check({"b": zeros(1)}, specs)
 
 
+def test_a_request_with_another_value_of_an_initializer_runs_alone() -> None:
+    bias = TensorSpec("b", "FP32", (3,), is_optional=True, has_default=True)
+    specs, batching = [*INPUTS, bias], Batching(4, BatchLayout({"x": 0}))
+    plain = [check({"x": zeros(1, 2)}, specs, batching).key for _ in range(2)]
+    own = [check({"x": zeros(1, 2), "b": zeros(3)}, specs, batching).key for _ in range(2)]
+    assert len({*plain, *own}) == 3
+    with pytest.raises(RequestInvalid, match="unexpected shape for input 'b'"):
+        check({"x": zeros(1, 2), "b": zeros(2)}, specs, batching)
+
+
 def test_only_compatible_requests_share_a_key() -> None:
     specs = [TensorSpec("x", "FP32", (-1, -1))]
     key = check({"x": zeros(1, 2)}, specs).key

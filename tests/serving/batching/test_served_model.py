@@ -16,6 +16,7 @@ from onward.errors import (
     RequestInvalid,
 )
 from onward.serving.batching.served_model import ServedModel
+from onward.serving.models.session_instance import SessionInstance as SessionModelInstance
 from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
 from onward.serving.requests import TensorSpec as Spec
 from onward.serving.settings import ModelSettings
@@ -34,6 +35,7 @@ from tests.serving.served_in_loop import (
     served,
     submit,
 )
+from tests.serving.small_models import default_model
 
 
 @in_loop
@@ -132,6 +134,20 @@ async def test_a_bad_request_is_refused_before_it_is_queued() -> None:
         assert str(answer).startswith("unexpected inference input 'y' for model 'm'")
         assert model.statistics()["inference_stats"]["fail"]["count"] == 1
     assert [(each[0], each[2]) for each in log.requests] == [("bad", answer)]
+
+
+@in_loop
+@pytest.mark.parametrize("sizes", [[], [4, 8]])
+async def test_requests_may_replace_initializers_while_others_are_joined(sizes: list[int]) -> None:
+    instance = SessionModelInstance(onward.InferenceSession(default_model()))
+    x, three = np.ones((1, 4), np.float32), np.array(3, np.float32)
+    async with served(instance, max_batch_size=8, padded_batch_sizes=sizes) as model:
+        assert model.batching.is_checked
+        feeds = [{"x": x}, {"x": x, "factor": three}, {"x": x}]
+        found = await gather(*[submit(model, InferRequest("m", each)) for each in feeds])
+        assert [first(answer) for answer in found] == [24, 36, 24]
+        batches = model.statistics()["batch_stats"]
+    assert {each["batch_size"]: each["compute_infer"]["count"] for each in batches} == {1: 1, 2: 1}
 
 
 @in_loop

@@ -107,6 +107,19 @@ def test_an_overloaded_server_says_when_to_try_again() -> None:
     run(main())
 
 
+def test_calls_that_no_model_gets_are_counted() -> None:
+    async def main() -> None:
+        core = NumpyCore()
+        async with serving(core) as client:
+            wrong = infer_message("simple", {"INPUT0": ("INT32", [1, 16], b"1")}, model_version="1")
+            await refused(client, "ModelInfer", wrong)
+            await refused(client, "ModelInfer", infer_message("none", {}))  # the core counts it
+        [(model, version, text)] = core.refused
+        assert (model, version) == ("simple", "1") and "got 1 bytes" in text
+
+    run(main())
+
+
 async def until_held(core: NumpyCore) -> None:
     while not core.held:
         await asyncio.sleep(0)

@@ -6,7 +6,8 @@ import gzip
 import logging
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import orjson
@@ -334,9 +335,61 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
         with server.socket() as stream:
             stream.sendall(post(model="hold"))
             assert server.core.arrived.wait(GUARD)
+        until_half_closed(server)
+        server.expire(2)  # it is asked whether it is there
+        server.expire(4)
         assert server.core.cancelled.wait(GUARD)
         server.release()  # an answer that comes too late is dropped
         assert is_alive(server)
+
+
+def until_half_closed(server: Running) -> None:
+    """Wait until the server has seen the end of what the client of its only connection sends."""
+    while not all(each._is_half_closed for each in server.call(connections(server))):
+        pass
+
+
+def connections(server: Running) -> Callable[[], list[Any]]:
+    return lambda: list(server.server._connections._open)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/double/infer", "/v2/health/live"])
+def test_a_client_that_ends_its_half_of_the_connection_is_answered(
+    server: Running, path: str
+) -> None:
+    with server.socket() as stream:
+        method, body = (b"POST", BODY) if path.endswith("infer") else (b"GET", b"")
+        head = b"%b %b HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+        stream.sendall(head % (method, path.encode(), len(body)) + body)
+        stream.shutdown(socket.SHUT_WR)
+        assert read_answer(stream)[0] == 200
+        assert stream.recv(1) == b""
+
+
+def test_a_slow_answer_reaches_a_client_that_ended_its_half_of_the_connection() -> None:
+    with running() as server, server.socket() as stream:
+        stream.sendall(post(model="hold") + post())
+        assert server.core.arrived.wait(GUARD)
+        stream.shutdown(socket.SHUT_WR)
+        until_half_closed(server)
+        left = bytearray()
+        for seconds in (2, 4, 600):
+            server.expire(seconds)
+        assert not server.core.cancelled.is_set()
+        server.release()
+        assert [read_answer(stream, left)[0] for _ in range(3)] == [100, 200, 200]
+        assert stream.recv(1) == b""
+
+
+def test_a_request_that_ends_early_is_answered_with_the_reason(server: Running) -> None:
+    for data in (post(length=len(BODY) + 1), b"GET /v2 HTTP/1.1\r\nHost:"):
+        with server.socket() as stream:
+            stream.sendall(data)
+            stream.shutdown(socket.SHUT_WR)
+            status, _, body = read_answer(stream)
+            assert status == 400
+            assert error(body) == "the connection ended before the request was complete"
+            assert stream.recv(1) == b""
 
 
 def test_a_slow_sender_is_ended_and_others_are_not() -> None:
@@ -426,9 +479,31 @@ def test_a_request_has_the_trace_of_its_client(server: Running) -> None:
     assert server.core.requests[-1].traceparent == ""
 
 
-def test_the_access_log_has_a_line_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_access_log_has_the_routes_that_ask_no_model(caplog: pytest.LogCaptureFixture) -> None:
     with running(access_log=True) as server, caplog.at_level(logging.INFO, "onward"):
-        exchange(server, post())
+        exchange(server, post())  # the core logs it
         server.ask("GET", "/v2/health/live")
-    assert '"POST double infer" 200' in caplog.text
     assert '"GET /v2/health/live HTTP/1.1" 200' in caplog.text
+    assert "double" not in caplog.text
+
+
+def test_requests_that_no_model_gets_are_counted() -> None:
+    with running(api_keys=["k"], max_body_bytes=1000) as server:
+        refused = server.core.refused
+        key = "X-API-Key: k\r\n"
+        path = "/v2/models/double/versions/1/infer"
+        for data, name, version, text in (
+            (post(b"{", headers=key), "double", "", "failed to parse the request JSON"),
+            (post(), "double", "", "no valid API key"),
+            (post(length=2000, headers=key), "double", "", "more than 1,000 bytes"),
+            (post(headers=key + "Content-Encoding: br\r\n"), "double", "", "compression"),
+            (f"GET {path} HTTP/1.1\r\n\r\n".encode(), "double", "1", "Method Not Allowed"),
+        ):
+            assert exchange(server, data)[0] >= 400
+            [(found, found_version, error_text)] = refused
+            assert (found, found_version) == (name, version)
+            assert text in error_text
+            refused.clear()
+        assert exchange(server, post(headers=key))[0] == 200
+        assert server.ask("GET", "/nope", headers={"X-API-Key": "k"})[0] == 404
+        assert refused == []

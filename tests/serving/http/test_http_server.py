@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import http.client
+import socket
 import ssl
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+import uvloop
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
@@ -153,6 +156,25 @@ def test_a_draining_server_answers_what_it_took() -> None:
         assert not stopped.is_alive()
         idle.close()
         busy.close()
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_draining_server_answers_clients_that_were_not_accepted_yet(new_loop: Any) -> None:
+    with running(new_loop=new_loop) as server:
+        clients: list[socket.socket] = []
+
+        def connect_and_stop() -> Any:
+            for _ in range(3):  # in the loop's thread, which cannot accept them meanwhile
+                clients.append(server.socket())
+                body = orjson.dumps(REQUEST)
+                head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+                clients[-1].sendall(head.encode() + body)
+            return server.server.stop(GUARD)
+
+        server.call(connect_and_stop)
+        for client in clients:
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 OK")
+            client.close()
 
 
 def test_a_draining_server_cuts_off_what_takes_too_long() -> None:

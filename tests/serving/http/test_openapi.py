@@ -29,6 +29,7 @@ def test_the_examples_of_the_document_are_answered(server: Running) -> None:
     body = document["paths"]["/v2/models/{model}/infer"]["post"]["requestBody"]
     examples = body["content"]["application/json"]["examples"]
     assert set(examples) == set(server.core.models) == set(document["x-models"])
+    assert [each["value"] for each in document["x-models"]["text"]] == ["text"]
     for model, example in examples.items():
         path = f"/v2/models/{model.replace(' ', '%20')}/infer"
         assert server.ask_json("POST", path, example["value"])[0] == 200
@@ -80,3 +81,9 @@ def test_schemathesis_finds_no_server_error(server: Running, mode: str, count: i
         with suppress(Unsatisfiable):  # nothing can be wrong with a route without parameters
             quiet(given(case=cases)(check))()
     assert {400, 404} <= set(statuses)
+
+
+def test_an_example_has_elements_that_the_input_takes() -> None:
+    spec = TensorSpec("city", "BYTES", (-1,), samples=("Bern", "Rome"))
+    body = example_body([spec])
+    assert body is not None and body["inputs"][0]["data"] == ["Bern"]

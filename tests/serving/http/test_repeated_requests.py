@@ -102,5 +102,7 @@ def test_other_answers_are_not_written() -> None:
     repeated, response = RepeatedRequests(), InferResponse("m", "1", {"y": X})
     assert repeated.write(InferRequest("m", {}), response, False) is None
     assert repeated.write(InferRequest("m", {}, id="1"), response, True) is None
+    swapped = InferResponse("m", "1", {"y": X.astype(">f4")})
+    assert repeated.write(InferRequest("m", {}), swapped, True) is None
     text = InferResponse("m", "1", {"y": np.array(["a"], object)})
     assert repeated.write(InferRequest("m", {}), text, True) is None

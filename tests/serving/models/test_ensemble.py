@@ -81,6 +81,8 @@ def test_steps_are_sorted() -> None:
         ('key: "sum"', 'key: "total"', "model 'c' has no output 'total'"),
         ("TYPE_FP32 dims: [4] }\noutput", "TYPE_INT64 dims: [4] }\noutput",
          r"'x' of a is FP32 \[-1, 4\], but 'x' is INT64 \[-1, 4\]"),
+        ('"x" data_type: TYPE_FP32', '"x" optional: true data_type: TYPE_FP32',
+         "input 'x' is declared as optional, but 'a' cannot run without its 'x'"),
         ("dims: 4 }", "dims: 5 }", r"'sum' of its output is FP32 \[-1, 4\], but 'z' is FP32"),
     ],
 )  # fmt: skip

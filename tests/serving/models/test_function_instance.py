@@ -209,6 +209,13 @@ def test_errors_of_a_function_name_it() -> None:
         instance.run({"x": X})
 
 
+def test_arrays_of_the_other_byte_order_are_numbers() -> None:
+    instance = FunctionInstance(lambda x: x.astype(x.dtype.newbyteorder(">")))
+    [result] = instance.run({"x": X}).values()
+    assert result.dtype.isnative
+    np.testing.assert_array_equal(result, X)
+
+
 @pytest.mark.parametrize(
     ("result", "kind"),
     [(None, "NoneType"), ({"y": np.ones(2, np.complex64)}, "complex64"), (([1], {2}), "set")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,6 +258,8 @@ def test_reshape_is_applied(batched: bool) -> None:
         ('input { name: "x" dims: [4] }',
          r"declared with the shape \[4\], but is \[-1, 4\] in the model"),
         ('max_batch_size: 2 input { name: "x" dims: [5] }', r"shape \[-1, 5\] \(dims are those"),
+        ('input { name: "x" dims: [-1, 4] optional: true }',
+         "input 'x' is declared as optional, but the model cannot run without it"),
         ('output { name: "yy" }', "has no output 'yy': it has|did you mean"),
     ],
 )  # fmt: skip
@@ -280,6 +283,23 @@ def test_a_missing_input_is_refused_unless_the_server_fills_it() -> None:
     config = config_of(listed + 'sequence_batching { control_input { name: "START" } }')
     [found] = configured([instance], config, "m")
     assert [spec.name for spec in found.inputs] == ["x", "START"]
+
+
+def test_an_input_that_the_model_or_the_server_fills_may_be_optional() -> None:
+    instance = Doubling()
+    bias = TensorSpec("bias", "FP32", (2, 3), is_optional=True, has_default=True)
+    instance.inputs += [TensorSpec("mask", "FP32", (-1, 4)), bias]
+    config = config_of("""max_batch_size: 8 input [ { name: "x" dims: [4] },
+        { name: "mask" dims: [4] optional: true }, { name: "bias" dims: [2, 3] optional: true } ]
+        """)
+    [found] = configured([instance], config, "m", {"mask"})
+    assert found.inputs[2] == bias
+    batching = SimpleNamespace(max_size=8, axes={"x": 0, "mask": 0})
+    full = completed_config("m", ONNX, config, ModelSettings(), found.inputs, [], batching)
+    assert [each["dims"] for each in full["input"]] == [[4], [4], [2, 3]]
+    fewer = {**config, "input": config["input"][:2]}
+    [hidden] = configured([instance], fewer, "m", {"mask"})
+    assert [spec.name for spec in hidden.inputs] == ["x", "mask"]
 
 
 def test_the_completed_configuration() -> None:
@@ -306,3 +326,12 @@ def test_labels_outside_of_the_model_are_refused(name: str) -> None:
     config = read_override(json.dumps({"output": [{"name": "y", "label_filename": name}]}))
     with pytest.raises(OptionError, match="is not in the model's folder\ngive its path"):
         settings_of_config(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [({}, 300), ({"timeout": 2.0}, 30), ({"timeout": 60.0}, 120), ({"stuck_after": 7}, 7),
+     ({"stuck_after": None, "timeout": 2.0}, math.inf)],
+)  # fmt: skip
+def test_how_long_a_run_may_take(settings: dict[str, Any], limit: float) -> None:
+    assert ModelSettings(**settings).run_limit == limit

@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onward.errors import FeedError, SessionClosed, TypeUnsupported
+from onward.errors import FeedError, ProviderError, SessionClosed, TypeUnsupported
 from onward.serving.models.open_instances import open_instances
 from onward.serving.models.session_instance import SessionInstance, open_session_instances
 from onward.serving.requests import TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
-from tests.serving.small_models import scale_model, typed_model, write_model
+from tests.serving.small_models import default_model, scale_model, typed_model, write_model
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -26,6 +26,25 @@ def test_the_signature_of_a_session() -> None:
     assert instance.inputs == [TensorSpec("x", "FP32", (-1, 4), ("batch", ""))]
     assert [spec.name for spec in instance.outputs] == ["y"]
     assert instance.metadata == {"a": "b"}
+    instance.close()
+
+
+def test_initializers_that_are_inputs_too_are_optional() -> None:
+    instance = SessionInstance(InferenceSession(default_model()))
+    assert instance.inputs == [
+        TensorSpec("x", "FP32", (-1, 4), ("batch", "")),
+        TensorSpec("w", "FP32", (4, 2), ("", ""), is_optional=True, has_default=True),
+        TensorSpec("factor", "FP32", (), (), is_optional=True, has_default=True),
+    ]
+    doubled = instance.run({"x": X})["y"]
+    halved = instance.run({"x": X, "factor": np.array(1, np.float32)})["y"]
+    np.testing.assert_array_equal(doubled, 2 * halved)
+    instance.close()
+
+
+def test_initializers_are_constants_in_files_of_ir_version_3() -> None:
+    instance = SessionInstance(InferenceSession(default_model(ir_version=3)))
+    assert [spec.name for spec in instance.inputs] == ["x"]
     instance.close()
 
 
@@ -58,6 +77,59 @@ def test_datatypes(onnx_type: int, datatype: str) -> None:
 def test_types_that_the_protocol_lacks_are_refused(kind: onnx.TypeProto, text: str) -> None:
     with pytest.raises(TypeUnsupported, match=text):
         SessionInstance(InferenceSession(typed_model(kind)))
+
+
+def loop_model() -> bytes:
+    """y = 1 negated as often as the input says."""
+    trips = helper.make_tensor_value_info("trips", TensorProto.INT64, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Neg", ["a"], ["b"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, []),
+        ],
+    )
+    start = [helper.make_tensor("one", TensorProto.FLOAT, [], [1.0])]
+    node = helper.make_node("Loop", ["trips", "", "one"], ["y"], body=body)
+    graph = helper.make_graph([node], "g", [trips], [y], start)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def test_a_model_with_a_loop_does_not_run_in_the_thread_of_the_event_loop(tmp_path: Path) -> None:
+    for content, is_quick in ((loop_model(), False), (scale_model(), True)):
+        path = write_model(tmp_path / "m.onnx", content)
+        [instance] = open_session_instances(path, ModelSettings(), 1)
+        assert instance.is_computation is is_quick
+        instance.close()
+
+
+def test_the_run_of_a_loop_can_be_interrupted(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.onnx", loop_model())
+    [instance] = open_session_instances(path, ModelSettings(), 1)
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            instance.run({"trips": np.array(1 << 62)})
+        except ProviderError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        instance.interrupt()
+        thread.join(0.01)
+    assert "ended by RunOptions.terminate" in str(errors[0])
+    assert instance.run({"trips": np.array(3)})["y"] == -1
+    instance.close()
 
 
 def test_runs_give_outputs_by_name() -> None:

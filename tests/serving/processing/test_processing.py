@@ -16,6 +16,8 @@ from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import Standardize
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.preprocessing import METADATA_KEY, Preprocessing
+from onward.serving.batching.batch_check import LARGE, random_feeds
+from onward.serving.example_request import example_arrays, example_command
 from onward.serving.instance import Instance
 from onward.serving.processing.processing import add_processing, load_function
 from onward.serving.requests import Array, TensorSpec
@@ -308,8 +310,13 @@ def test_stored_columns_are_inputs(tmp_path: Path) -> None:
     found = processed(instance, tmp_path, {METADATA_KEY: kept.to_json()})
     assert list(found.inputs) == [
         TensorSpec("age", "FP32", (-1,)),
-        TensorSpec("city", "BYTES", (-1,)),
+        TensorSpec("city", "BYTES", (-1,), samples=("Bern", "Rome")),
     ]
+    feeds = random_feeds(found.inputs, {"age": 0, "city": 0}, 9, 1, {}, 0, LARGE)
+    assert set(feeds["city"]) == {"Bern", "Rome"}  # else batching could not be checked
+    assert '"data":["Bern"]' in example_command("http://a", found.inputs)
+    assert ("city", "BYTES", "np.full((1,), b'Bern', object)") in example_arrays(found.inputs)
+    assert found.run({"age": np.zeros(0, np.float32), "city": objects()})["scores"].shape == (0, 2)
     result = found.run({"age": np.array([40.0], np.float32), "city": objects("Rome")})
     assert instance.feeds["x"].tolist() == [[1, 0, 1]]
     assert result["labels"].tolist() == [["yes", "no"]]

@@ -23,6 +23,7 @@ from onward.serving.worker_processes.worker_instance import (
     open_worker_instance,
     open_worker_instances,
 )
+from tests.serving.small_models import default_model
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
@@ -83,6 +84,21 @@ def test_a_worker_answers_as_a_session(instance: WorkerInstance) -> None:
     check(instance)
 
 
+def test_initializers_that_are_inputs_too_are_optional(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(default_model())
+    instance = open_worker_instance(path, ModelSettings(workers=1), "m", "1")
+    try:
+        assert [(each.name, each.has_default) for each in instance.inputs] == [
+            ("x", False), ("w", True), ("factor", True),
+        ]  # fmt: skip
+        x, three = np.ones((1, 4), np.float32), np.array(3, np.float32)
+        assert instance.run({"x": x})["y"].tolist() == [[24, 32]]
+        assert instance.run({"x": x, "factor": three})["y"].tolist() == [[36, 48]]
+    finally:
+        instance.close()
+
+
 def test_a_dead_worker_is_replaced(
     instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +129,18 @@ def test_a_model_that_keeps_dying_is_quarantined(
     with pytest.raises(ModelUnavailable, match=r"'digits' is quarantined.*SIGKILL[^\n]*\nfix it"):
         instance.run(feeds())
     assert [each.levelname for each in caplog.records if "quarantined" in each.message] == ["ERROR"]
+
+
+def test_a_process_that_is_stopped_is_replaced(path: Path) -> None:
+    instance = open_worker_instance(path, ModelSettings(workers=1, stuck_after=1.0), "m", "1")
+    try:
+        assert instance.pid is not None
+        os.kill(instance.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match="took longer than 1 s; its process was ended"):
+            instance.run(feeds())
+        check(instance)
+    finally:
+        instance.close()
 
 
 def test_a_changed_file_is_not_opened_as_the_old_model(
