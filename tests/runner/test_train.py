@@ -22,6 +22,8 @@ from onward.errors import (
     OptionTypeError,
 )
 from onward.runner.callback import Callback
+from onward.runner.config import TrainConfig
+from onward.runner.plan.make_plan import make_plan
 
 Array = np.ndarray[Any, Any]
 
@@ -378,3 +380,39 @@ def test_rows_of_python_are_data(table: Path) -> None:
         onward.load("m.onnx"), {"x": x, "label": x.argmax(1)}, target="label", epochs=1
     )
     assert run.folder.name == "run-1" and run.metrics
+
+
+def test_pair_of_arrays_is_trained_as_a_file_is(table: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(160, 4)).round(6)
+    kinds = ["pqrs"[place] for place in x.argmax(1)]
+    settings = {"epochs": 1, "batch_size": 16, "standardize": False}  # columns of a table are
+    run = onward.train("m.onnx", (x, kinds), **settings)
+    assert weights(run) == weights(train(learning_rate=None, **settings))
+    choices = make_plan(TrainConfig(), "m.onnx", (x, kinds)).choices
+    assert {each.what: each.why for each in choices}["target"] == "the second of the pair"
+
+
+def test_pair_trains_an_autoencoder_to_its_second(table: Path) -> None:
+    model = onward.new_model("autoencoder", features=4)
+    noisy, clean = np.ones((40, 4), np.float32), np.zeros((40, 4), np.float32)
+    assert make_plan(TrainConfig(), model, (noisy, clean)).target == "target"
+    of_rows = make_plan(TrainConfig(), model, [(row, 1) for row in noisy])  # labels are not used
+    assert "the shape of this input" in {c.what: c.why for c in of_rows.choices}["target"]
+
+
+def test_iterator_is_read_once_although_a_rate_is_searched(table: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(160, 4)).astype(np.float32)
+    data = ((row, int(row.argmax())) for row in x)
+    assert onward.train("m.onnx", data, epochs=1, learning_rate="auto").steps == 5
+
+
+def make_rows(path: str) -> Any:
+    return []
+
+
+@pytest.mark.parametrize("name", ["model", "data", "validation"])
+def test_function_instead_of_its_result_is_named(table: Path, name: str) -> None:
+    given = {"model": "m.onnx", "data": "rows.csv", name: make_rows}
+    message = rf"^{name} is the function make_rows, not what it returns\ncall it: make_rows\(path\)"
+    with pytest.raises(DataError, match=message):
+        onward.train(**given)

@@ -18,6 +18,7 @@ from onward.passes.training_mode import free_name
 from onward.runner.config import TrainConfig
 from onward.runner.data.batches import Batches, Feeds
 from onward.runner.data.dataset import Column
+from onward.runner.data.in_memory import paired_target
 from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
 from onward.runner.plan.feed_source import FeedSource
@@ -215,7 +216,7 @@ def _read_columns(
     check_row_weights(config, opened.training.columns)
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
-    target, choice = find_target(config, columns, ports)
+    target, choice = find_target(config, columns, ports, paired_target(opened.training))
     if target is None and stored is not None and stored.target is not None:
         target = next((name for name in stored.target.columns if name in columns), None)
         choice = ChosenSetting("target", str(target), "as in the model's stored preprocessing")

@@ -34,16 +34,23 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
 
 
 def find_target(
-    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
+    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts, paired: str = ""
 ) -> tuple[str | None, ChosenSetting | None]:
-    """The target by setting or by name; None: it is among the columns that no input takes."""
+    """The target by setting or by name; None: it is among the columns that no input takes.
+
+    `paired` is the second of a pair. An autoencoder needs it only if it has the output's shape.
+    """
     if config.target is not None:
         if config.target not in columns:
             hint = suggest_names(config.target, columns, "its columns are")
             raise ColumnMissing(f"the data has no column {config.target!r} (target)\n{hint}")
         return config.target, ChosenSetting("target", config.target, "as given")
-    if is_reconstruction(ports) or config.loss == "output":
+    if config.loss == "output" or (
+        is_reconstruction(ports) and not (paired in columns and columns[paired].shape)
+    ):
         return None, None
+    if paired in columns:
+        return paired, ChosenSetting("target", paired, "the second of the pair")
     fed = {each.name for each in ports.inputs} | _given_inputs(config)
     for known in TARGET_NAMES:
         for name in columns:
