@@ -56,7 +56,10 @@ class TrainConfig(BaseModel):
     model: str | None = _setting(RUN, None, "The model file.")
     data: str | list[str] | None = _setting(DATA, None, "A file, a folder, or a list of files.")
     target: str | None = _setting(
-        DATA, None, "The column that the model should predict; found by its name if left out."
+        DATA,
+        None,
+        "The column that the model should predict, or several of numbers (a+b); found by its name "
+        "if left out.",
     )
     inputs: dict[str, list[str]] | None = _setting(
         DATA, None, "Which columns feed which input of the model, such as image=pixels."

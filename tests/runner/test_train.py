@@ -146,6 +146,22 @@ def test_the_exported_model_is_the_best_one(table: Path) -> None:
     assert found.metrics["val_accuracy"] == run.metrics["val_accuracy"]
 
 
+def test_best_of_equal_metrics_has_the_lowest_loss(table: Path) -> None:
+    class Evaluations(Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, float]] = []
+
+        def on_evaluate(self, run: Any, evaluation: Any) -> None:
+            numbers = evaluation.numbers
+            self.seen.append((numbers["val_accuracy"], -numbers["val_loss"]))
+
+    evaluations = Evaluations()
+    run = train(epochs=12, callbacks=[evaluations])
+    best = max(evaluations.seen)
+    assert [each[0] for each in evaluations.seen].count(best[0]) > 1
+    assert (run.metrics["val_accuracy"], -run.metrics["val_loss"]) == best
+
+
 @pytest.mark.integration
 def test_the_first_run_is_kept_and_the_next_has_another_number(table: Path) -> None:
     assert [train(epochs=1).folder.name for _ in range(2)] == ["m-1", "m-2"]

@@ -17,7 +17,6 @@ from onward.runner.data.dataset import (
     check_positions,
     choose_columns,
     names_of_classes,
-    read_column,
 )
 from onward.runner.data.python_values import (
     column_of_array,
@@ -105,20 +104,6 @@ def paired_target(dataset: Dataset) -> str:
     """The column that is the second part of a pair (inputs, target); empty for other data."""
     found: str = getattr(dataset, "paired_target", "")
     return found
-
-
-def joined_columns(dataset: Dataset, name: str) -> Dataset:
-    """Several columns of numbers as one, such as the targets of a regression."""
-    if len(dataset.columns) == 1:
-        return dataset
-    for each, column in dataset.columns.items():
-        if not column.is_number or column.shape:
-            raise DataError(
-                f"the target of the pair has {len(dataset.columns)} columns, of which {each!r} is "
-                f"{column}\ngive one column, or several of numbers"
-            )
-    arrays = [read_column(dataset, each) for each in dataset.columns]
-    return ArrayDataset({name: np.stack(arrays, axis=1)})
 
 
 def from_table(table: Any) -> ArrayDataset:

@@ -21,9 +21,9 @@ from onward.runner.data.in_memory import (
     PairedDataset,
     from_rows,
     from_table,
-    joined_columns,
     name_inputs,
 )
+from onward.runner.data.joined_columns import JoinedColumns
 from onward.runner.data.python_values import is_array, to_numpy
 from onward.runner.data.reader_options import ReaderOptions
 
@@ -163,8 +163,10 @@ def _open_pair(x: Any, y: Any, memory_limit: int) -> PairedDataset:
     named = {} if is_table else name_inputs(x)
     inputs = open_memory(named or x, ReaderOptions(), memory_limit)
     if isinstance(y, Mapping) or hasattr(y, "columns"):
-        opened = open_memory(y, ReaderOptions(), memory_limit)
-        return PairedDataset(inputs, joined_columns(opened, _free_name(inputs)))
+        target = open_memory(y, ReaderOptions(), memory_limit)
+        if len(target.columns) > 1:
+            target = JoinedColumns(target, list(target.columns), _free_name(inputs))
+        return PairedDataset(inputs, target)
     given = getattr(y, "name", None)  # of a series
     name = given if isinstance(given, str) and given else _free_name(inputs)
     return PairedDataset(inputs, ArrayDataset({name: y}))

@@ -98,10 +98,21 @@ class FeedSource:
                 f"{_row(place, positions)}, column {name!r} has {len(rows[place])} values, the "
                 f"model's {self.feed!r} takes {length}\nshorten it in the data"
             )
+        short = next((place for place, row in enumerate(rows) if len(row) < length), None)
+        if short is not None and self._is_fixed_float:
+            raise DataError(
+                f"{_row(short, positions)}, column {name!r} has {len(rows[short])} values, the "
+                f"model's {self.feed!r} takes {length}\npad it in the data, or leave the row out"
+            )
         padded = np.zeros((len(rows), length), np.result_type(*rows) if len(rows) else np.int64)
         for place, row in enumerate(rows):
             padded[place, : len(row)] = row
         return padded
+
+    @property
+    def _is_fixed_float(self) -> bool:
+        """Whether a row has a fixed number of features: only tokens may be fewer."""
+        return "float" in self.dtype and len(self.shape) == 2 and bool(self.shape[1])
 
     def _cast(self, array: Array, positions: Array | None) -> Array:
         wanted = _numpy_type(self.dtype)

@@ -59,6 +59,7 @@ from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
     leftover_target,
+    other_targets,
     used_columns,
 )
 from onward.runner.plan.target_facts import TargetFacts, read_target, with_held_out
@@ -221,6 +222,9 @@ def _read_columns(
         target = next((name for name in stored.target.columns if name in columns), None)
         choice = ChosenSetting("target", str(target), "as in the model's stored preprocessing")
     choices = list[ChosenSetting]()
+    for name in other_targets(config, columns, ports, target):
+        del columns[name]
+        choices.append(ChosenSetting("left out", name, "the name of an output that is not trained"))
     matched: dict[str, tuple[str, ...]] = {}
     made_of_text, vocabulary = None, opened.vocabulary
     rest = ports
@@ -245,7 +249,8 @@ def _read_columns(
         taken = {name for names in matched.values() for name in names}
         taken |= {name for source in reused or () for name in source.columns}
         left = [name for name in columns if name not in taken]
-        target, choice = leftover_target([] if is_reconstruction(ports) else left, ports)
+        left = [] if is_reconstruction(ports) else left
+        target, choice = leftover_target(left, ports, list(columns))
     choices += [] if choice is None else [choice]
     facts = None
     if target is not None:

@@ -185,7 +185,7 @@ WRONG = [
     (({"kind": Y}, Series(Y, "kind")), "the pair has column 'kind' twice"),
     (
         ({"a": X}, {"u": Y, "v": list("abcd")}),
-        "target of the pair has 2 columns, of which 'v' is t",
+        "target is made of 2 columns, of which 'v' is text",
     ),
     ((X, Y, Y), r"the data is 3 arrays, of which none is named\ngive a pair \(x, y\)"),
 ]
