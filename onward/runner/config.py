@@ -37,6 +37,7 @@ def _setting(group: str, default: Any, explanation: str, **checks: Any) -> Any:
 
 DATA, LEARN, MODEL, WATCH, RUN = "Data", "Learning", "Model", "Evaluation", "Run"
 TEAM = "Several processes"
+CHARACTERS = "characters"  # of the setting `tokenizer`: a token for each character
 
 
 class TrainConfig(BaseModel):

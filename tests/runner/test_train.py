@@ -289,6 +289,11 @@ def test_callbacks_are_objects_of_callbacks(table: Path, given: Any) -> None:
         train(callbacks=[NoteLosses(), given])
 
 
+def test_callbacks_are_a_list(table: Path) -> None:
+    with pytest.raises(OptionTypeError, match=r"callbacks is .*, not a list\ngive one: callbacks="):
+        train(callbacks=NoteLosses())
+
+
 @pytest.mark.parametrize("given", [{"zero": 1}, {"offload": True}])
 def test_settings_of_shards_need_shards(table: Path, given: dict[str, Any]) -> None:
     [name] = given

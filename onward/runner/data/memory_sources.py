@@ -41,6 +41,11 @@ def open_memory(source: Any, options: ReaderOptions, memory_limit: int) -> Datas
     if hasattr(source, "read") and hasattr(source, "columns"):
         opened: Dataset = source  # it is a dataset already
         return opened
+    if hasattr(source, "read") and hasattr(source, "seek"):
+        raise DataError(
+            f"the data is an open file ({type(source).__name__})\n"
+            "give its path, or read it into a table first"
+        )
     if isinstance(source, Mapping) and source.keys() >= _BUNCH:
         source = (source["data"], source["target"])
     if _is_pair(source):
@@ -132,6 +137,7 @@ def _is_known(source: Any) -> bool:
     """Whether an object is read by column, not by row."""
     return (
         isinstance(source, (Mapping, str, bytes))
+        or hasattr(source, "read")
         or is_array(source)
         or (hasattr(source, "columns") and hasattr(source, "__len__"))
     )

@@ -84,11 +84,14 @@ class FeedSource:
         for place, row in enumerate(rows):
             if isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype.kind in "biuf":
                 continue
+            advice = "write tokens or numbers into the data, or name another column with inputs"
             what = f"a text ({row!r:.40})" if isinstance(row, str) else f"{row!r:.40}"
+            if isinstance(row, np.ndarray):
+                what = f"an array of shape ({format_sizes(row.shape)}), of a size of its own,"
+                advice = "give every row the same size"
             raise DataError(
                 f"{_row(place, positions)}, column {name!r}: {what} cannot be fed to "
-                f"{self.feed!r}, which takes {self.dtype}\n"
-                "write tokens or numbers into the data, or name another column with inputs"
+                f"{self.feed!r}, which takes {self.dtype}\n{advice}"
             )
         longest = max((len(row) for row in rows), default=0)
         length = self.shape[1] if len(self.shape) == 2 and self.shape[1] else longest

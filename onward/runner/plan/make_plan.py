@@ -15,9 +15,9 @@ from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
-from onward.runner.config import TrainConfig
+from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.batches import Batches, Feeds
-from onward.runner.data.dataset import Column
+from onward.runner.data.dataset import Column, choose_columns
 from onward.runner.data.in_memory import paired_target
 from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
@@ -66,7 +66,6 @@ from onward.runner.plan.target_facts import TargetFacts, read_target, with_held_
 from onward.runner.plan.target_source import check_labels, explain_scale, make_target
 from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
-    CHARACTERS,
     FoundTokenizer,
     find_tokenizer,
     tokenize_columns,
@@ -138,6 +137,7 @@ def make_plan(
         choices += [*made, *explain_scale(chosen, facts, opened.training, rows.training)]
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
+            choose_columns(rows.held_out.columns, source.columns, "the validation data")
             check_labels(config, chosen, reads, source, rows.held_out, None)
     preprocessing = Preprocessing(
         sources,

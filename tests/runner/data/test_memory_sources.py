@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -187,6 +188,7 @@ WRONG = [
         ({"a": X}, {"u": Y, "v": list("abcd")}),
         "target is made of 2 columns, of which 'v' is text",
     ),
+    (io.StringIO("a,b"), r"the data is an open file \(StringIO\)\ngive its path"),
     ((X, Y, Y), r"the data is 3 arrays, of which none is named\ngive a pair \(x, y\)"),
 ]
 

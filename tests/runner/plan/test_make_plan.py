@@ -154,6 +154,10 @@ def test_tokens_of_different_lengths_are_padded() -> None:
     assert next(plan.training.epoch(0)).feeds["tokens"].shape == (4, 3)
     with pytest.raises(DataError, match=r"'tokens' takes tokens .* column 'words' has texts\n"):
         plan_of(model, {"words": ["a b", "c"] * 4, "label": [0, 1] * 4})
+    with pytest.raises(
+        DataError, match="\ncharacters are tokens of language models only: give its"
+    ):
+        plan_of(model, {"words": ["a b"] * 8, "label": [0, 1] * 4}, tokenizer="characters")
 
 
 def test_features_of_different_lengths_are_refused() -> None:
@@ -161,6 +165,24 @@ def test_features_of_different_lengths_are_refused() -> None:
     plan = plan_of(new_model("mlp", features=4, classes=3), rows)
     with pytest.raises(DataError, match=r"row 5, column 'x' has 3 values, the .* takes 4\npad it"):
         list(plan.training.epoch(0))
+
+
+def test_rows_of_different_shapes_are_refused() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", "height", 2))
+    w = op.initializer("w", np.ones((2, 2), np.float32))
+    axes = op.initializer("axes", np.array([1]))
+    model = op.model(y=op.ReduceMean(op.MatMul(x, w), axes, keepdims=0))
+    rows = [{"x": np.ones((2 + i % 2, 2), np.float32), "label": i % 2} for i in range(20)]
+    message = r"column 'x': an array of shape \(\d, 2\), of a size of its own, cannot be .*\ngive "
+    with pytest.raises(DataError, match=message):
+        next(plan_of(model, rows).training.epoch(0))
+
+
+def test_validation_data_without_the_target_is_refused() -> None:
+    data = {"x": X, "label": LABELS}
+    with pytest.raises(ColumnMissing, match=r"the validation data has no column 'label'\nits col"):
+        plan_of(mlp(), data, validation={"x": X})
 
 
 def test_target_of_several_columns() -> None:
