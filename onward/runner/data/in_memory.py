@@ -70,34 +70,43 @@ class ArrayDataset:
 
 
 class PairedDataset:
-    """The rows of a pair (inputs, target): columns of two datasets, side by side."""
+    """The rows of a pair (inputs, target): columns of two datasets, side by side.
 
-    def __init__(self, inputs: Dataset, target: Dataset) -> None:
+    `name` is what the target's column is called here; empty: as in its dataset.
+    """
+
+    def __init__(self, inputs: Dataset, target: Dataset, name: str = "") -> None:
         if len(inputs) != len(target):
             raise DataError(
                 f"the pair has {len(inputs):,} rows of inputs, but {len(target):,} of the target\n"
                 "give as many of both"
             )
-        for name in target.columns:
-            if name in inputs.columns:
-                raise DataError(
-                    f"the pair has column {name!r} twice: in the inputs, and in the target\n"
-                    "leave it out of the inputs"
-                )
+        [(self._own, column)] = target.columns.items()
+        self.paired_target = name or self._own
+        if self.paired_target in inputs.columns:
+            raise DataError(
+                f"the pair has column {self.paired_target!r} twice: in the inputs, and in the "
+                "target\nleave it out of the inputs"
+            )
         self._inputs, self._target = inputs, target
-        self.columns = {**inputs.columns, **target.columns}
-        self.class_names = {**names_of_classes(inputs), **names_of_classes(target)}
-        [self.paired_target] = target.columns
+        self.columns = {**inputs.columns, self.paired_target: column}
+        self.class_names = dict(names_of_classes(inputs))
+        if self._own in names_of_classes(target):
+            self.class_names[self.paired_target] = names_of_classes(target)[self._own]
 
     def __len__(self) -> int:
         return len(self._inputs)
 
     def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
         names = choose_columns(self.columns, columns, "the pair")
-        found: dict[str, Array] = {}
-        for part in (self._inputs, self._target):
-            found |= part.read(positions, [name for name in names if name in part.columns])
+        found = self._inputs.read(positions, [n for n in names if n != self.paired_target])
+        if self.paired_target in names:
+            found[self.paired_target] = self._target.read(positions)[self._own]
         return {name: found[name] for name in names}
+
+    def with_target(self, name: str) -> PairedDataset:
+        """The same rows; the target's column is called `name`."""
+        return PairedDataset(self._inputs, self._target, name)
 
 
 def paired_target(dataset: Dataset) -> str:

@@ -97,10 +97,13 @@ def leftover_target(
         return None, ChosenSetting(
             "target", name, f"output {output.name!r} has the shape of this input"
         )
+    hint = (list(left) or list(columns))[-1]
+    if len(left) > 1 and ports.scores.output.rest == (len(left),):
+        hint = JOIN.join(left)
     raise DataError(
         "which column should the model predict? "
         + (f"no input takes {list_names(left)}" if left else "the inputs take every column")
-        + f"\nsay it: target={(list(left) or list(columns))[-1]!r}, or another one"
+        + f"\nsay it: target={hint!r}, or another one"
     )
 
 

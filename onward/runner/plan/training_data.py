@@ -16,6 +16,7 @@ from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.dataset import IMAGE, UNREADABLE, Dataset, names_of_classes
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
+from onward.runner.data.in_memory import PairedDataset, paired_target
 from onward.runner.data.joined_columns import JoinedColumns
 from onward.runner.data.open_data import READERS, find_splits, holds_arrow, open_data
 from onward.runner.data.text_files import MaskedBlocks, Vocabulary
@@ -102,6 +103,9 @@ def open_training_data(
         evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
                                    source, settings, training)  # fmt: skip
         _check_same_columns(training, evaluated, config.ignore_columns)
+    name = paired_target(training)
+    if isinstance(evaluated, PairedDataset) and name and name not in evaluated.columns:
+        evaluated = evaluated.with_target(name)  # a series has a name, an array has none
     parts = _target_parts(config, training)
     if parts and config.target is not None:
         training = JoinedColumns(training, parts, config.target)

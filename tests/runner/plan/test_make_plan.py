@@ -203,6 +203,15 @@ def test_target_of_several_columns() -> None:
         plan_of(model, {**data, "v": ["a"] * 40}, target="u+v")
     with pytest.raises(DataError, match=r"which column .*\nsay it: target='v', or another one"):
         plan_of(model, data)
+    of_array = {"x": np.stack([*x.values()], axis=1), "u": data["u"], "v": data["v"]}
+    with pytest.raises(DataError, match=r"no input takes 'u', 'v'\nsay it: target='u\+v'"):
+        plan_of(model, of_array)
+
+
+def test_targets_of_pairs_may_have_other_names() -> None:
+    inputs = {name: values for name, values in table().items() if name != "kind"}
+    training = (inputs, {"kind": table()["kind"]})
+    assert plan_of(mlp(), training, (inputs, table()["kind"])).validation is not None
 
 
 def test_columns_called_as_outputs_are_targets() -> None:
