@@ -25,6 +25,8 @@ def to_numpy(value: Any) -> Array:
         raise DataError(
             f"the data has a sparse array ({type(value).__name__})\nmake it dense: .toarray()"
         )
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        return np.where(np.ma.getmaskarray(value), np.nan, np.ma.getdata(value))
     return np.asarray(value)
 
 
@@ -87,10 +89,15 @@ def to_column_array(name: str, values: Any, source: object) -> Array:
     if array.dtype.kind in "Mm":  # a date is a text, as in CSV
         texts = np.datetime_as_string(array) if array.dtype.kind == "M" else array.astype(str)
         array = np.where(np.isnat(array), "", texts)
+    if array.dtype.kind == "S":  # texts of HDF5 files
+        array = np.char.decode(array, "utf-8", "replace")
     if array.dtype.kind in "UT":
         return array.astype(object)
     if array.dtype == object and array.ndim == 1:
         return stack_values(name, array.tolist(), f"{source}: ")
+    if array.dtype == object:
+        numbers = _number_array(array)
+        return numbers if numbers.ndim else array
     return array
 
 

@@ -151,6 +151,15 @@ def test_missing_and_other_values_of_tables() -> None:
     assert batch["day"].tolist() == [""] and batch["list"].tolist() == [[3, 4]]
 
 
+def test_arrays_of_other_kinds() -> None:
+    masked = np.ma.masked_equal(np.array([1, 2, 3]), 2)
+    assert np.isnan(open_data({"x": masked}).read([1])["x"]).all()  # not the 2
+    assert described(X.astype(object)) == {"x": "float64[3]"}
+    texts = np.array(["groß", "klein"])
+    for given in (np.char.encode(texts, "utf-8"), texts):
+        assert open_data({"kind": given}).read([0])["kind"].tolist() == ["groß"]
+
+
 def test_iterators_are_read_once() -> None:
     def rows() -> Iterator[Any]:
         yield from zip(X, Y)
@@ -188,6 +197,7 @@ WRONG = [
         ({"a": X}, {"u": Y, "v": list("abcd")}),
         "target is made of 2 columns, of which 'v' is text",
     ),
+    ({"x": np.full((2, 2), "a", object)}, "column 'x' is of the type object\na column holds"),
     (io.StringIO("a,b"), r"the data is an open file \(StringIO\)\ngive its path"),
     ((X, Y, Y), r"the data is 3 arrays, of which none is named\ngive a pair \(x, y\)"),
 ]
