@@ -78,7 +78,7 @@ def read_proto(
         return source, None, False
     raise TypeError(
         "a model must be a path, bytes, an onnx.ModelProto or an onnx_ir.Model, "
-        f"not {type(source).__name__}"
+        f"not {type(source).__name__}{_hint(source)}"
     )
 
 
@@ -92,6 +92,14 @@ def _read_packed(file: PackedFile, limits: ModelLimits, any_domain: bool) -> onn
 def _load_packed(file: PackedFile, limits: ModelLimits, any_domain: bool) -> ir.Model:
     proto = _read_packed(file, limits, any_domain)
     return _from_proto(proto, functools.partial(attach_tensors, file=file))
+
+
+def _hint(source: object) -> str:
+    """How an object of torch becomes a model, as the end of a message."""
+    module = ("torch.nn.modules.module", "Module")
+    if module in {(each.__module__, each.__name__) for each in type(source).__mro__}:
+        return "\nexport the module first: torch.onnx.export(module, (example,), 'model.onnx')"
+    return "\ngive its model_proto" if hasattr(source, "model_proto") else ""
 
 
 def _read_file(

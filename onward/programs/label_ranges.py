@@ -66,7 +66,8 @@ def index_refusal(error: ProviderError) -> FeedError | None:
     refused = nodes[-1] if nodes else error.op_type  # the innermost is named last
     return FeedError(
         f"an input holds {which} that is out of range: {refused} refused it\n"
-        "labels and other indices must be whole numbers from 0 to the number of classes - 1"
+        "labels must be whole numbers from 0 to the number of classes - 1, tokens and other "
+        "indices to the number of rows of their table - 1"
     )
 
 

@@ -37,6 +37,7 @@ def _setting(group: str, default: Any, explanation: str, **checks: Any) -> Any:
 
 DATA, LEARN, MODEL, WATCH, RUN = "Data", "Learning", "Model", "Evaluation", "Run"
 TEAM = "Several processes"
+CHARACTERS = "characters"  # of the setting `tokenizer`: a token for each character
 
 
 class TrainConfig(BaseModel):
@@ -56,7 +57,10 @@ class TrainConfig(BaseModel):
     model: str | None = _setting(RUN, None, "The model file.")
     data: str | list[str] | None = _setting(DATA, None, "A file, a folder, or a list of files.")
     target: str | None = _setting(
-        DATA, None, "The column that the model should predict; found by its name if left out."
+        DATA,
+        None,
+        "The column that the model should predict, or several of numbers (a+b); found by its name "
+        "if left out.",
     )
     inputs: dict[str, list[str]] | None = _setting(
         DATA, None, "Which columns feed which input of the model, such as image=pixels."

@@ -50,7 +50,7 @@ def evaluate(run: Run) -> Evaluation | None:
         step=run.step,
         epoch=run.epoch,
         numbers=numbers,
-        is_best=_is_better(run, numbers.get(plan.monitor, math.nan)),
+        is_best=_is_better(run, numbers),
         confusion=found.matrix.result() if found.matrix is not None and finite else None,
         mistakes=[each for _, each in found.mistakes],
         seconds=run.clock() - started,
@@ -168,13 +168,21 @@ def _confusion_matrix(run: Run) -> ConfusionMatrix | None:
     return ConfusionMatrix(classes=names, scores=scores)
 
 
-def _is_better(run: Run, number: float) -> bool:
+def _is_better(run: Run, numbers: Mapping[str, float]) -> bool:
+    """Whether an evaluation is the best one: by the monitored number, and by the loss if equal.
+
+    Of a few rows, many evaluations have the same accuracy, also while the model still learns.
+    """
+    monitor, loss = run.plan.monitor, f"{_HELD_OUT}{LOSS}"
+    number = numbers.get(monitor, math.nan)
     if not math.isfinite(number):
         return False
     if run.best is None:
         return True
-    best = run.best.numbers[run.plan.monitor]
-    return number > best if run.plan.higher_is_better else number < best
+    best = run.best.numbers
+    if number == best[monitor]:
+        return numbers[loss] < best.get(loss, math.inf)
+    return number > best[monitor] if run.plan.higher_is_better else number < best[monitor]
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from onward.runner.callbacks.choose_callbacks import choose_callbacks
 from onward.runner.callbacks.run_record import FAILED, STOPPED, now
 from onward.runner.config import TEAM_SETTINGS, TrainConfig, check_sharding, make_config
 from onward.runner.config_files import config_to_toml
+from onward.runner.data.memory_sources import check_is_data, read_once
 from onward.runner.interrupts import stop_on_signals
 from onward.runner.loop import train_loop
 from onward.runner.open_session import open_session
@@ -76,7 +77,8 @@ def train(
 ) -> FinishedRun:
     """Train a model on data; `settings` are those of TrainConfig.
 
-    `data` and `validation` are anything that `open_data` opens. With `resume`, the newest run with
+    `data` and `validation` are anything that `open_data` opens: paths, a pair of arrays (x, y),
+    tables, rows, a dataset or a DataLoader of torch. With `resume`, the newest run with
     the same settings (or the run called `name`) continues where it was, bit for bit; with more
     `epochs`, a finished one trains on. `command` is written into the run's folder, as what repeats
     it.
@@ -89,6 +91,9 @@ def train(
         run = onward.train("cnn.onnx", "digits.npz", target="label", epochs=5)
         run.metrics["val_accuracy"], run.model
     """
+    for name, each in (("model", model), ("data", data), ("validation", validation)):
+        check_is_data(name, each)
+    data, validation = read_once(data), read_once(validation)
     given = {} if parallel in (None, AUTO) else parallel_settings(parallel)
     config = make_config(given, settings, _paths(model, data, validation))
     source: Any = model if model is not None else config.model

@@ -121,6 +121,9 @@ def test_errors_of_a_missing_file_and_of_a_folder_differ(tmp_path: Path) -> None
 def test_other_objects_raise_a_type_error() -> None:
     with pytest.raises(TypeError, match="a model must be a path, bytes"):
         load(42)  # type: ignore[arg-type]
+    linear = pytest.importorskip("torch").nn.Linear(2, 1)
+    with pytest.raises(TypeError, match=r"not Linear\nexport the module first: torch.onnx.export"):
+        load(linear)
 
 
 def test_values_that_nothing_produces_are_named() -> None:

@@ -66,7 +66,7 @@ BOUNDS = "Status Message: indices element out of data bounds, idx=9 must be with
 def test_an_index_out_of_range_is_a_feed_error(text: str, words: str) -> None:
     refusal = index_refusal(NodeFailed(text, "Embedding"))
     assert refusal is not None and words in str(refusal)
-    assert str(refusal).splitlines()[1].startswith("labels and other indices must be whole numbers")
+    assert str(refusal).splitlines()[1].startswith("labels must be whole numbers from 0")
 
 
 def test_other_failures_are_not_index_errors() -> None:

@@ -22,6 +22,8 @@ from onward.errors import (
     OptionTypeError,
 )
 from onward.runner.callback import Callback
+from onward.runner.config import TrainConfig
+from onward.runner.plan.make_plan import make_plan
 
 Array = np.ndarray[Any, Any]
 
@@ -142,6 +144,22 @@ def test_the_exported_model_is_the_best_one(table: Path) -> None:
     )  # fmt: skip
     # the same rows are held out
     assert found.metrics["val_accuracy"] == run.metrics["val_accuracy"]
+
+
+def test_best_of_equal_metrics_has_the_lowest_loss(table: Path) -> None:
+    class Evaluations(Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, float]] = []
+
+        def on_evaluate(self, run: Any, evaluation: Any) -> None:
+            numbers = evaluation.numbers
+            self.seen.append((numbers["val_accuracy"], -numbers["val_loss"]))
+
+    evaluations = Evaluations()
+    run = train(epochs=12, callbacks=[evaluations])
+    best = max(evaluations.seen)
+    assert [each[0] for each in evaluations.seen].count(best[0]) > 1
+    assert (run.metrics["val_accuracy"], -run.metrics["val_loss"]) == best
 
 
 @pytest.mark.integration
@@ -271,6 +289,11 @@ def test_callbacks_are_objects_of_callbacks(table: Path, given: Any) -> None:
         train(callbacks=[NoteLosses(), given])
 
 
+def test_callbacks_are_a_list(table: Path) -> None:
+    with pytest.raises(OptionTypeError, match=r"callbacks is .*, not a list\ngive one: callbacks="):
+        train(callbacks=NoteLosses())
+
+
 @pytest.mark.parametrize("given", [{"zero": 1}, {"offload": True}])
 def test_settings_of_shards_need_shards(table: Path, given: dict[str, Any]) -> None:
     [name] = given
@@ -378,3 +401,39 @@ def test_rows_of_python_are_data(table: Path) -> None:
         onward.load("m.onnx"), {"x": x, "label": x.argmax(1)}, target="label", epochs=1
     )
     assert run.folder.name == "run-1" and run.metrics
+
+
+def test_pair_of_arrays_is_trained_as_a_file_is(table: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(160, 4)).round(6)
+    kinds = ["pqrs"[place] for place in x.argmax(1)]
+    settings = {"epochs": 1, "batch_size": 16, "standardize": False}  # columns of a table are
+    run = onward.train("m.onnx", (x, kinds), **settings)
+    assert weights(run) == weights(train(learning_rate=None, **settings))
+    choices = make_plan(TrainConfig(), "m.onnx", (x, kinds)).choices
+    assert {each.what: each.why for each in choices}["target"] == "the second of the pair"
+
+
+def test_pair_trains_an_autoencoder_to_its_second(table: Path) -> None:
+    model = onward.new_model("autoencoder", features=4)
+    noisy, clean = np.ones((40, 4), np.float32), np.zeros((40, 4), np.float32)
+    assert make_plan(TrainConfig(), model, (noisy, clean)).target == "target"
+    of_rows = make_plan(TrainConfig(), model, [(row, 1) for row in noisy])  # labels are not used
+    assert "the shape of this input" in {c.what: c.why for c in of_rows.choices}["target"]
+
+
+def test_iterator_is_read_once_although_a_rate_is_searched(table: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(160, 4)).astype(np.float32)
+    data = ((row, int(row.argmax())) for row in x)
+    assert onward.train("m.onnx", data, epochs=1, learning_rate="auto").steps == 5
+
+
+def make_rows(path: str) -> Any:
+    return []
+
+
+@pytest.mark.parametrize("name", ["model", "data", "validation"])
+def test_function_instead_of_its_result_is_named(table: Path, name: str) -> None:
+    given = {"model": "m.onnx", "data": "rows.csv", name: make_rows}
+    message = rf"^{name} is the function make_rows, not what it returns\ncall it: make_rows\(path\)"
+    with pytest.raises(DataError, match=message):
+        onward.train(**given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from onward.errors import OptionError, OptionTypeError
 from onward.runner.callback import Callback
@@ -40,6 +40,10 @@ def choose_callbacks(
         raise OptionError(
             f"{name} needs all weights in one process, and each has a part\n"
             f"leave out {name}, or --shard"
+        )
+    if not isinstance(given, Iterable):
+        raise OptionTypeError(
+            f"callbacks is {given!r:.80}, not a list\ngive one: callbacks=[EarlyStopping(3)]"
         )
     for place, each in enumerate(given):
         if isinstance(each, type) or not all(hasattr(each, name) for name in _METHODS):

@@ -83,9 +83,10 @@ def to_batch(values: Any, column: Column, name: str, rows: Array, source: object
         return stack_rows(texts, column)
     if values.null_count and not (column.shape == () and column.dtype.kind == "f"):
         row = rows[int(np.argmax(values.is_null().to_numpy()))]
+        advice = f"read it with types={{{name!r}: 'float'}}, which makes it NaN"
         raise DataError(
             f"{source} row {row}: column {name!r} has no value, and {column} has none for that\n"
-            f"read it with types={{{name!r}: 'float'}}, which makes it NaN"
+            + ("remove the row, or fill it" if column.shape else advice)
         )
     if column.shape == ():
         return _numbers(values, column, name, rows, source)

@@ -51,6 +51,24 @@ def import_pyarrow(source: object) -> Any:
     return pyarrow
 
 
+def readable_table(table: Any) -> Any:
+    """A table that a program holds, of the types that rows can be taken of.
+
+    Whole numbers and booleans become floats where some are missing; string views become strings.
+    """
+    pyarrow = import_pyarrow("a table")
+    views = {pyarrow.string_view(): pyarrow.large_string()}
+    views |= {pyarrow.binary_view(): pyarrow.large_binary()}
+    fields = []
+    for field in table.schema:
+        kind = views.get(field.type, field.type)
+        is_whole = pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)
+        if is_whole and table[field.name].null_count:
+            kind = pyarrow.float64()
+        fields.append(field.with_type(kind))
+    return table.cast(pyarrow.schema(fields, table.schema.metadata))
+
+
 class ArrowDataset:
     """A table of pyarrow, in memory or memory-mapped."""
 

@@ -1,4 +1,4 @@
-"""Data that is in memory: a dict of arrays, a table of pandas, rows as dicts or tuples."""
+"""Data that is in memory: a dict of arrays, a table of pandas, rows as dicts or tuples, pairs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from onward.errors import ColumnMissing, DataError
 from onward.formatting import show_bytes
 from onward.message_text import list_names
 from onward.runner.data.dataset import (
-    TEXT,
-    UNREADABLE,
     Array,
-    Column,
+    Dataset,
     check_positions,
     choose_columns,
-    stack_rows,
+    names_of_classes,
+)
+from onward.runner.data.python_values import (
+    column_of_array,
+    is_array,
+    stack_values,
+    to_column_array,
 )
 
 MEMORY_LIMIT = 1 << 30  # bytes that rows without a known length may take
@@ -34,10 +38,14 @@ class ArrayDataset:
     ['cat']
     """
 
-    def __init__(self, arrays: Mapping[str, Any], source: object = "the data") -> None:
+    def __init__(
+        self, arrays: Mapping[str, Any], source: object = "the data", paired_target: str = ""
+    ) -> None:
         self._source = source
-        self._arrays = {str(name): _to_array(values) for name, values in arrays.items()}
-        self.columns = {name: _column(name, a, source) for name, a in self._arrays.items()}
+        named = {str(name): values for name, values in arrays.items()}
+        self._arrays = {n: to_column_array(n, values, source) for n, values in named.items()}
+        self.columns = {n: column_of_array(n, a, source) for n, a in self._arrays.items()}
+        self.paired_target = paired_target
         if not self._arrays:
             raise DataError(f"{source} has no arrays\ngive at least one column")
         lengths = {name: len(array) for name, array in self._arrays.items()}
@@ -61,13 +69,64 @@ class ArrayDataset:
         return {name: np.asarray(self._arrays[name][rows]) for name in names}
 
 
+class PairedDataset:
+    """The rows of a pair (inputs, target): columns of two datasets, side by side.
+
+    `name` is what the target's column is called here; empty: as in its dataset.
+    """
+
+    def __init__(self, inputs: Dataset, target: Dataset, name: str = "") -> None:
+        if len(inputs) != len(target):
+            raise DataError(
+                f"the pair has {len(inputs):,} rows of inputs, but {len(target):,} of the target\n"
+                "give as many of both"
+            )
+        [(self._own, column)] = target.columns.items()
+        self.paired_target = name or self._own
+        if self.paired_target in inputs.columns:
+            raise DataError(
+                f"the pair has column {self.paired_target!r} twice: in the inputs, and in the "
+                "target\nleave it out of the inputs"
+            )
+        self._inputs, self._target = inputs, target
+        self.columns = {**inputs.columns, self.paired_target: column}
+        self.class_names = dict(names_of_classes(inputs))
+        if self._own in names_of_classes(target):
+            self.class_names[self.paired_target] = names_of_classes(target)[self._own]
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def read(self, positions: Array, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        names = choose_columns(self.columns, columns, "the pair")
+        found = self._inputs.read(positions, [n for n in names if n != self.paired_target])
+        if self.paired_target in names:
+            found[self.paired_target] = self._target.read(positions)[self._own]
+        return {name: found[name] for name in names}
+
+    def with_target(self, name: str) -> PairedDataset:
+        """The same rows; the target's column is called `name`."""
+        return PairedDataset(self._inputs, self._target, name)
+
+
+def paired_target(dataset: Dataset) -> str:
+    """The column that is the second part of a pair (inputs, target); empty for other data."""
+    found: str = getattr(dataset, "paired_target", "")
+    return found
+
+
 def from_table(table: Any) -> ArrayDataset:
     """The columns of a table of pandas."""
-    return ArrayDataset({str(name): table[name].to_numpy() for name in table.columns}, "the table")
+    names = [str(name) for name in table.columns]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"the table has two columns {name!r}\nrename one of them")
+    arrays = {str(name): table[name].to_numpy() for name in table.columns}
+    return ArrayDataset(arrays, "the table")
 
 
 def from_rows(rows: Iterable[Any], memory_limit: int = MEMORY_LIMIT) -> ArrayDataset:
-    """Rows that are dicts or tuples, read into memory; pairs are called x and y.
+    """Rows that are dicts, tuples or arrays, read into memory; pairs are called x and y.
 
     >>> data = from_rows([([1.0, 2.0], "cat"), ([3.0, 4.0], "dog")])
     >>> data.read([1])["x"].tolist(), data.read([1])["y"].tolist()
@@ -75,9 +134,9 @@ def from_rows(rows: Iterable[Any], memory_limit: int = MEMORY_LIMIT) -> ArrayDat
     """
     names: list[str] | None = None
     values: list[list[Any]] = []
-    size = 0
+    size, target = 0, ""
     for number, row in enumerate(rows):
-        fields = _fields(row, number)
+        fields, target = _fields(row, number)
         if names is None:
             names, values = list(fields), [[] for _ in fields]
         if len(fields) != len(names) or any(name not in fields for name in names):
@@ -96,81 +155,36 @@ def from_rows(rows: Iterable[Any], memory_limit: int = MEMORY_LIMIT) -> ArrayDat
             )
     if names is None:
         raise DataError("the data is empty: it has no rows")
-    return ArrayDataset({name: _stack(name, column) for name, column in zip(names, values)})
+    arrays = {name: stack_values(name, column) for name, column in zip(names, values)}
+    return ArrayDataset(arrays, paired_target=target)
 
 
-def _fields(row: Any, number: int) -> dict[str, Any]:
+def _fields(row: Any, number: int) -> tuple[dict[str, Any], str]:
+    """A row by column, and the column that is the target of a pair."""
     if isinstance(row, Mapping):
-        return {str(name): value for name, value in row.items()}
+        return {str(name): value for name, value in row.items()}, ""
     if isinstance(row, (tuple, list)):
-        plain = ["x", "y"] if len(row) == 2 else [f"column_{place}" for place in range(len(row))]
-        return dict(zip(getattr(row, "_fields", plain), row))
+        if hasattr(row, "_fields"):
+            return dict(zip(row._fields, row)), ""
+        if len(row) != 2:
+            return {f"column_{place}": value for place, value in enumerate(row)}, ""
+        return {**name_inputs(row[0]), "y": row[1]}, "y"
+    if is_array(row):
+        return {"x": row}, ""
     raise DataError(
         f"row {number} is of the class {type(row).__name__}\n"
         "every row must be a dict {column: value}, or a tuple such as (x, y)"
     )
 
 
+def name_inputs(inputs: Any) -> dict[str, Any]:
+    """The first part of a pair by column: x, or those of a dict, or x_0, x_1 of several arrays."""
+    if isinstance(inputs, Mapping):
+        return {str(name): value for name, value in inputs.items()}
+    if isinstance(inputs, tuple) and inputs and all(map(is_array, inputs)):
+        return {f"x_{place}": value for place, value in enumerate(inputs)}
+    return {"x": inputs}
+
+
 def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0)) or sys.getsizeof(value)
-
-
-def _stack(name: str, values: list[Any]) -> Array:
-    """The values of a column as one array; of objects if their sizes differ."""
-    if all(isinstance(value, str) for value in values):
-        return stack_rows(values, Column(TEXT))
-    if any(map(_is_unreadable, values)):
-        return stack_rows(values, Column(TEXT))  # as objects: refused where they are read
-    arrays = [np.asarray(value) for value in values]
-    kinds = {array.dtype.kind for array in arrays}
-    for number, array in enumerate(arrays):
-        if array.dtype.kind not in "biuf" or len({array.ndim, arrays[0].ndim}) > 1:
-            raise DataError(
-                f"row {number}, column {name!r}: {values[number]!r:.80} is not a number or an "
-                f"array of {arrays[0].ndim} dimensions, like the rows before\n"
-                "a column holds numbers, arrays, or texts"
-            )
-    if len({array.shape for array in arrays}) == 1 and kinds:
-        return np.stack(arrays)
-    return stack_rows(arrays, Column(np.result_type(*arrays), (None,) * arrays[0].ndim))
-
-
-def _is_unreadable(value: Any) -> bool:
-    """Whether a value is a dict, or a list of texts or of dicts."""
-    if isinstance(value, (list, tuple)):
-        return any(isinstance(each, (str, Mapping)) for each in value)
-    return isinstance(value, Mapping)
-
-
-def _to_array(values: Any) -> Array:
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "US":
-        return values  # memory-mapped ones stay so
-    array = np.asarray(values)
-    if array.dtype.kind == "U" and isinstance(values, (list, tuple)):
-        array = np.asarray(values, object)  # np.array([1, "a"]) would write "1"
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _column(name: str, array: Array, source: object) -> Column:
-    if array.ndim == 0:
-        raise DataError(f"{source}: {name!r} is a single number, not an array of rows")
-    if array.dtype.kind in "biufV" and array.dtype.names is None:
-        return Column(array.dtype, array.shape[1:])
-    if array.dtype == object and array.ndim == 1:
-        if all(isinstance(value, str) for value in array):
-            return Column(TEXT)
-        if all(isinstance(value, np.ndarray) and value.dtype.kind in "biuf" for value in array):
-            kinds = {value.dtype for value in array}
-            return Column(np.result_type(*kinds), (None,) * array[0].ndim)
-        row = next(row for row, value in enumerate(array) if not isinstance(value, str))
-        why = (
-            f"{source}: row {row}, column {name!r}: {array[row]!r:.80} is not a text\n"
-            "a column holds numbers, arrays, or texts; fill missing values first"
-        )
-        if any(map(_is_unreadable, array)):
-            return Column(UNREADABLE, why=why)
-        raise DataError(why)
-    raise DataError(
-        f"{source}: column {name!r} is of the type {array.dtype}\n"
-        "a column holds numbers, arrays, or texts"
-    )

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onward.errors import DataError, OptionError
 from onward.graph.paths import check_exists, to_path
 from onward.message_text import suggest_names
@@ -17,8 +15,9 @@ from onward.runner.data.array_files import map_npy, npz_splits, open_npy, open_n
 from onward.runner.data.csv_files import CsvDataset
 from onward.runner.data.dataset import Dataset, JoinedDatasets, SelectedColumns, choose_columns
 from onward.runner.data.image_folder import ImageFolder, class_names, has_images, subfolders
-from onward.runner.data.in_memory import MEMORY_LIMIT, ArrayDataset, from_rows, from_table
+from onward.runner.data.in_memory import MEMORY_LIMIT
 from onward.runner.data.json_lines import JsonLinesDataset
+from onward.runner.data.memory_sources import open_memory
 from onward.runner.data.reader_options import ReaderOptions
 from onward.runner.data.text_files import TextLines, TokenBlocks, Vocabulary, open_blocks
 
@@ -46,8 +45,9 @@ def open_data(
 ) -> Dataset:
     """Open data to read rows from: a file, a folder, several files, a table, arrays, or rows.
 
-    Rows of Python (a list or an iterator of dicts or tuples) are read into memory, up to
-    `memory_limit` bytes. `target` is a column that must exist. `columns` are those to keep.
+    Rows of Python (a list or an iterator of dicts or tuples, a dataset or a DataLoader of torch)
+    are read into memory, up to `memory_limit` bytes. `target` is a column that must exist.
+    `columns` are those to keep.
     `split` chooses a part of a folder that has several, such as train and val; None: train.
 
     - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`
@@ -55,6 +55,7 @@ def open_data(
     - folders of images: `skip_broken`
     - text, and .npy files of tokens: `block`; text: `tokenize`, `vocabulary`
 
+    >>> import numpy as np
     >>> data = open_data({"x": np.zeros((4, 2)), "label": np.arange(4)}, target="label")
     >>> len(data), list(data.columns)
     (4, ['x', 'label'])
@@ -117,26 +118,7 @@ def _open(source: Any, split: str | None, options: ReaderOptions, memory_limit: 
     if isinstance(source, (list, tuple)) and source and _all_paths(source):
         paths = [to_path(each).expanduser() for each in source]
         return _join(paths, [_open_path(path, None, options) for path in paths])
-    module = type(source).__module__.split(".")[0]
-    if module == "pyarrow" and hasattr(source, "schema"):
-        options.only("a table", "types")
-        return arrow_files.ArrowDataset(source, types=options.types, columns=options.columns)
-    options.only("data in memory")
-    if isinstance(source, Mapping):
-        return ArrayDataset(source)
-    if module == "pandas" and hasattr(source, "columns"):
-        return from_table(source)
-    if isinstance(source, np.ndarray):
-        return ArrayDataset({"x": source})
-    if hasattr(source, "read") and hasattr(source, "columns"):
-        opened: Dataset = source  # it is a dataset already
-        return opened
-    if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
-        return from_rows(source, memory_limit)
-    raise DataError(
-        f"no data can be read from an object of the class {type(source).__name__}\n"
-        "give a path, a list of paths, a dict of arrays, a table, or rows: dicts or tuples"
-    )
+    return open_memory(source, options, memory_limit)
 
 
 def _open_path(path: Path, split: str | None, options: ReaderOptions) -> Dataset:

@@ -84,11 +84,14 @@ class FeedSource:
         for place, row in enumerate(rows):
             if isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype.kind in "biuf":
                 continue
+            advice = "write tokens or numbers into the data, or name another column with inputs"
             what = f"a text ({row!r:.40})" if isinstance(row, str) else f"{row!r:.40}"
+            if isinstance(row, np.ndarray):
+                what = f"an array of shape ({format_sizes(row.shape)}), of a size of its own,"
+                advice = "give every row the same size"
             raise DataError(
                 f"{_row(place, positions)}, column {name!r}: {what} cannot be fed to "
-                f"{self.feed!r}, which takes {self.dtype}\n"
-                "write tokens or numbers into the data, or name another column with inputs"
+                f"{self.feed!r}, which takes {self.dtype}\n{advice}"
             )
         longest = max((len(row) for row in rows), default=0)
         length = self.shape[1] if len(self.shape) == 2 and self.shape[1] else longest
@@ -98,10 +101,21 @@ class FeedSource:
                 f"{_row(place, positions)}, column {name!r} has {len(rows[place])} values, the "
                 f"model's {self.feed!r} takes {length}\nshorten it in the data"
             )
+        short = next((place for place, row in enumerate(rows) if len(row) < length), None)
+        if short is not None and self._is_fixed_float:
+            raise DataError(
+                f"{_row(short, positions)}, column {name!r} has {len(rows[short])} values, the "
+                f"model's {self.feed!r} takes {length}\npad it in the data, or leave the row out"
+            )
         padded = np.zeros((len(rows), length), np.result_type(*rows) if len(rows) else np.int64)
         for place, row in enumerate(rows):
             padded[place, : len(row)] = row
         return padded
+
+    @property
+    def _is_fixed_float(self) -> bool:
+        """Whether a row has a fixed number of features: only tokens may be fewer."""
+        return "float" in self.dtype and len(self.shape) == 2 and bool(self.shape[1])
 
     def _cast(self, array: Array, positions: Array | None) -> Array:
         wanted = _numpy_type(self.dtype)

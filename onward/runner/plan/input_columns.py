@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onward.errors import ColumnMissing, DataError, OptionError
 from onward.message_text import list_names, suggest_names
-from onward.runner.config import TrainConfig
+from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.dataset import IMAGE, TEXT, Column
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
 from onward.runner.plan.training_plan import ChosenSetting
@@ -47,10 +47,10 @@ def match_inputs(
             free.remove(alone[0])
             continue
         if len(arrays) > 1 and len(rest) == 1:  # not the other columns, which nobody named either
-            raise _unmatched(port, arrays, columns)
+            raise _unmatched(port, arrays, columns, config.tokenizer)
         joined = _joined(port, free, columns, keep_one) if len(rest) == 1 else []
         if not joined:
-            raise _unmatched(port, free, columns)
+            raise _unmatched(port, free, columns, config.tokenizer)
         matched[port.name] = tuple(joined)
         shown = ", ".join(joined) if len(joined) < 6 else f"{joined[0]} ... {joined[-1]}"
         choices.append(ChosenSetting(f"input {port.name}", shown, f"{len(joined)} columns, joined"))
@@ -148,15 +148,24 @@ def _taken(matched: Matched) -> set[str]:
     return {name for listed in matched.values() for name in listed}
 
 
-def _unmatched(port: TensorPort, free: Sequence[str], columns: Mapping[str, Column]) -> DataError:
+def texts_for_tokens(port: TensorPort, column: str, tokenizer: str | None) -> DataError:
+    """The error of texts that no tokenizer makes tokens of."""
+    advice = "give its tokenizer.json as tokenizer (--tokenizer), or write tokens as lists into"
+    if tokenizer == CHARACTERS:
+        advice = f"{tokenizer} are tokens of language models only: {advice}"
+    wanted = str(port) if port.is_float else f"tokens ({port})"
+    return DataError(
+        f"the model's input {port.name!r} takes {wanted}, column {column!r} has texts\n"
+        f"{advice} the data"
+    )
+
+
+def _unmatched(
+    port: TensorPort, free: Sequence[str], columns: Mapping[str, Column], tokenizer: str | None
+) -> DataError:
     texts = [name for name in free if columns[name].dtype == TEXT]
     if texts and not port.is_float and not port.is_text:
-        return DataError(
-            f"the model's input {port.name!r} takes tokens ({port}), column {texts[0]!r} "
-            "has texts\n"
-            "give its tokenizer.json as tokenizer (--tokenizer), or write tokens as lists into "
-            "the data"
-        )
+        return texts_for_tokens(port, texts[0], tokenizer)
     shown = ", ".join(f"{name!r} ({columns[name]})" for name in list(free)[:8]) or "none"
     return DataError(
         f"which column feeds the model's input {port.name!r}, {port}? left are {shown}\n"

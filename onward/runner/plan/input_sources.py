@@ -19,7 +19,7 @@ from onward.runner.data.number_scaling import FillMissing, Standardize
 from onward.runner.plan.column_statistics import ColumnStatistics, check_mixed, compute_statistics
 from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.image_layout import image_sizes
-from onward.runner.plan.input_columns import Matched
+from onward.runner.plan.input_columns import Matched, texts_for_tokens
 from onward.runner.plan.model_shapes import ModelPorts, TensorPort
 from onward.runner.plan.row_split import RowSplit
 from onward.runner.plan.training_plan import ChosenSetting
@@ -96,11 +96,7 @@ def _encoders(
         return _image_encoders(port, name, data, positions, scaled, choices)
     if column.dtype == TEXT:
         if survey is None:
-            raise DataError(
-                f"the model's input {port.name!r} takes {port}, column {name!r} has texts\n"
-                "give its tokenizer.json as tokenizer (--tokenizer), or write tokens as lists into "
-                "the data"
-            )
+            raise texts_for_tokens(port, name, config.tokenizer)
         categories = tuple(sorted(survey.categories))
         choices.append(ChosenSetting("one-hot", name, f"{len(categories)} texts"))
         return (OneHotColumn(name, categories),)

@@ -15,9 +15,10 @@ from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
-from onward.runner.config import TrainConfig
+from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.batches import Batches, Feeds
-from onward.runner.data.dataset import Column
+from onward.runner.data.dataset import Column, choose_columns
+from onward.runner.data.in_memory import paired_target
 from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
 from onward.runner.plan.feed_source import FeedSource
@@ -58,13 +59,13 @@ from onward.runner.plan.target_column import (
     find_target,
     is_reconstruction,
     leftover_target,
+    other_targets,
     used_columns,
 )
 from onward.runner.plan.target_facts import TargetFacts, read_target, with_held_out
 from onward.runner.plan.target_source import check_labels, explain_scale, make_target
 from onward.runner.plan.text_column import open_text_column
 from onward.runner.plan.token_inputs import (
-    CHARACTERS,
     FoundTokenizer,
     find_tokenizer,
     tokenize_columns,
@@ -136,6 +137,7 @@ def make_plan(
         choices += [*made, *explain_scale(chosen, facts, opened.training, rows.training)]
         check_labels(config, chosen, reads, source, opened.training, None)
         if rows.held_out is not None and rows.held_out is not opened.training:
+            choose_columns(rows.held_out.columns, source.columns, "the validation data")
             check_labels(config, chosen, reads, source, rows.held_out, None)
     preprocessing = Preprocessing(
         sources,
@@ -215,11 +217,14 @@ def _read_columns(
     check_row_weights(config, opened.training.columns)
     columns = used_columns(config, opened.training.columns)
     reused = _stored_sources(config, ports, columns, stored)
-    target, choice = find_target(config, columns, ports)
+    target, choice = find_target(config, columns, ports, paired_target(opened.training))
     if target is None and stored is not None and stored.target is not None:
         target = next((name for name in stored.target.columns if name in columns), None)
         choice = ChosenSetting("target", str(target), "as in the model's stored preprocessing")
     choices = list[ChosenSetting]()
+    for name in other_targets(config, columns, ports, target):
+        del columns[name]
+        choices.append(ChosenSetting("left out", name, "the name of an output that is not trained"))
     matched: dict[str, tuple[str, ...]] = {}
     made_of_text, vocabulary = None, opened.vocabulary
     rest = ports
@@ -244,7 +249,8 @@ def _read_columns(
         taken = {name for names in matched.values() for name in names}
         taken |= {name for source in reused or () for name in source.columns}
         left = [name for name in columns if name not in taken]
-        target, choice = leftover_target([] if is_reconstruction(ports) else left, ports)
+        left = [] if is_reconstruction(ports) else left
+        target, choice = leftover_target(left, ports, list(columns))
     choices += [] if choice is None else [choice]
     facts = None
     if target is not None:

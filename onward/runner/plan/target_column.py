@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from onward.configs.setting_text import JOIN
 from onward.errors import ColumnMissing, DataError
 from onward.message_text import list_names, suggest_names
 from onward.runner.config import TrainConfig
@@ -34,17 +35,34 @@ def used_columns(config: TrainConfig, columns: Mapping[str, Column]) -> dict[str
 
 
 def find_target(
-    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts
+    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts, paired: str = ""
 ) -> tuple[str | None, ChosenSetting | None]:
-    """The target by setting or by name; None: it is among the columns that no input takes."""
+    """The target by setting or by name; None: it is among the columns that no input takes.
+
+    `paired` is the second of a pair. An autoencoder needs it only if it has the output's shape.
+    """
     if config.target is not None:
         if config.target not in columns:
+            listed = [each.strip() for each in config.target.split(",")]
+            if len(listed) > 1 and all(each in columns for each in listed):
+                raise ColumnMissing(
+                    f"the data has no column {config.target!r} (target)\n"
+                    f"several columns are joined with +: target={JOIN.join(listed)!r}"
+                )
             hint = suggest_names(config.target, columns, "its columns are")
             raise ColumnMissing(f"the data has no column {config.target!r} (target)\n{hint}")
         return config.target, ChosenSetting("target", config.target, "as given")
-    if is_reconstruction(ports) or config.loss == "output":
+    if config.loss == "output" or (
+        is_reconstruction(ports) and not (paired in columns and columns[paired].shape)
+    ):
         return None, None
+    if paired in columns:
+        return paired, ChosenSetting("target", paired, "the second of the pair")
     fed = {each.name for each in ports.inputs} | _given_inputs(config)
+    for output in ports.endings:
+        name = output.output.name
+        if name in columns and name not in fed:
+            return name, ChosenSetting("target", name, "the name of an output")
     for known in TARGET_NAMES:
         for name in columns:
             if name.lower() == known and name not in fed:
@@ -52,7 +70,18 @@ def find_target(
     return None, None
 
 
-def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None, ChosenSetting]:
+def other_targets(
+    config: TrainConfig, columns: Mapping[str, Column], ports: ModelPorts, target: str | None
+) -> list[str]:
+    """The columns called as outputs that are not trained: answers, which no input may read."""
+    fed = {each.name for each in ports.inputs} | _given_inputs(config)
+    answers = {each.output.name for each in ports.endings} - fed
+    return [name for name in columns if name in answers and name != target]
+
+
+def leftover_target(
+    left: Sequence[str], ports: ModelPorts, columns: Sequence[str]
+) -> tuple[str | None, ChosenSetting]:
     """The only column that no input takes; None, the input itself, for an autoencoder."""
     if len(left) == 1:
         return left[0], ChosenSetting("target", left[0], "the only column that no input takes")
@@ -68,10 +97,13 @@ def leftover_target(left: Sequence[str], ports: ModelPorts) -> tuple[str | None,
         return None, ChosenSetting(
             "target", name, f"output {output.name!r} has the shape of this input"
         )
+    hint = (list(left) or list(columns))[-1]
+    if len(left) > 1 and ports.scores.output.rest == (len(left),):
+        hint = JOIN.join(left)
     raise DataError(
         "which column should the model predict? "
         + (f"no input takes {list_names(left)}" if left else "the inputs take every column")
-        + "\nsay it: target='...'"
+        + f"\nsay it: target={hint!r}, or another one"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from onward.errors import DataError, OptionError
 from onward.message_text import list_names
-from onward.runner.config import TrainConfig
+from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.dataset import TEXT, Column
 from onward.runner.data.text_tokenizer import MASK, TOKENS, TYPES, TextTokenizer, read_tokenizer
 from onward.runner.plan.block_size import block_size
@@ -19,7 +19,6 @@ from onward.runner.plan.model_shapes import ModelPorts
 from onward.runner.plan.preprocessing import Preprocessing
 from onward.runner.plan.training_plan import ChosenSetting
 
-CHARACTERS = "characters"  # the setting that says: a token for each character
 _FILE = "tokenizer.json"
 _TEXT_NAMES = ("text", "sentence", "review", "content", "document", "body", "message", "comment")
 _LENGTH = 512  # tokens, where neither the model, the tokenizer nor the config says a length

@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onward.errors import DataError, OptionError
+from onward.configs.setting_text import JOIN
+from onward.errors import ColumnMissing, DataError, OptionError
 from onward.graph.paths import check_exists
+from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
 from onward.runner.data.dataset import IMAGE, UNREADABLE, Dataset, names_of_classes
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
+from onward.runner.data.in_memory import PairedDataset, paired_target
+from onward.runner.data.joined_columns import JoinedColumns
 from onward.runner.data.open_data import READERS, find_splits, holds_arrow, open_data
 from onward.runner.data.text_files import MaskedBlocks, Vocabulary
 from onward.runner.data.text_tokenizer import MASK, TOKENS
@@ -99,10 +103,29 @@ def open_training_data(
         evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
                                    source, settings, training)  # fmt: skip
         _check_same_columns(training, evaluated, config.ignore_columns)
+    name = paired_target(training)
+    if isinstance(evaluated, PairedDataset) and name and name not in evaluated.columns:
+        evaluated = evaluated.with_target(name)  # a series has a name, an array has none
+    parts = _target_parts(config, training)
+    if parts and config.target is not None:
+        training = JoinedColumns(training, parts, config.target)
+        evaluated = None if evaluated is None else JoinedColumns(evaluated, parts, config.target)
     if vocabulary is not None and MASK in fields.values():
         training = MaskedBlocks(training)
         evaluated = None if evaluated is None else MaskedBlocks(evaluated)
     return TrainingData(training, evaluated, tuple(choices), vocabulary)
+
+
+def _target_parts(config: TrainConfig, data: Dataset) -> list[str]:
+    """The columns of a target a+b, which become one; empty if the target is one column."""
+    named = (config.target or "").split(JOIN)
+    if len(named) < 2 or config.target in data.columns:
+        return []
+    for name in named:
+        if name not in data.columns:
+            hint = suggest_names(name, data.columns, "its columns are")
+            raise ColumnMissing(f"the data has no column {name!r} (target)\n{hint}")
+    return named
 
 
 def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, Any]:

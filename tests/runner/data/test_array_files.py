@@ -63,7 +63,7 @@ def test_empty_and_single_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"empty.npz is empty"):
         open_npz(tmp_path / "empty.npz")
     np.savez(tmp_path / "one.npz", x=np.float32(1))
-    with pytest.raises(DataError, match="'x' is a single number"):
+    with pytest.raises(DataError, match="'x' is a single value"):
         open_npz(tmp_path / "one.npz")
 
 

@@ -54,6 +54,15 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return path
 
 
+def test_missing_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lists.parquet"
+    pq.write_table(pa.table({"v": [[1.0, 2.0], None]}), path)
+    with pytest.raises(
+        DataError, match=r"row 1: column 'v' has no value, .*\nremove the row, or f"
+    ):
+        open_data(path).read([0, 1])
+
+
 def test_columns_and_rows(source: Any) -> None:
     data = open_data(source, target="n")
     assert {name: str(column) for name, column in data.columns.items()} == {

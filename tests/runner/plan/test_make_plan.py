@@ -154,6 +154,78 @@ def test_tokens_of_different_lengths_are_padded() -> None:
     assert next(plan.training.epoch(0)).feeds["tokens"].shape == (4, 3)
     with pytest.raises(DataError, match=r"'tokens' takes tokens .* column 'words' has texts\n"):
         plan_of(model, {"words": ["a b", "c"] * 4, "label": [0, 1] * 4})
+    with pytest.raises(
+        DataError, match="\ncharacters are tokens of language models only: give its"
+    ):
+        plan_of(model, {"words": ["a b"] * 8, "label": [0, 1] * 4}, tokenizer="characters")
+
+
+def test_features_of_different_lengths_are_refused() -> None:
+    rows = [{"x": [0.5] * (3 if i == 5 else 4), "label": i % 3} for i in range(20)]
+    plan = plan_of(new_model("mlp", features=4, classes=3), rows)
+    with pytest.raises(DataError, match=r"row 5, column 'x' has 3 values, the .* takes 4\npad it"):
+        list(plan.training.epoch(0))
+
+
+def test_rows_of_different_shapes_are_refused() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", "height", 2))
+    w = op.initializer("w", np.ones((2, 2), np.float32))
+    axes = op.initializer("axes", np.array([1]))
+    model = op.model(y=op.ReduceMean(op.MatMul(x, w), axes, keepdims=0))
+    rows = [{"x": np.ones((2 + i % 2, 2), np.float32), "label": i % 2} for i in range(20)]
+    message = r"column 'x': an array of shape \(\d, 2\), of a size of its own, cannot be .*\ngive "
+    with pytest.raises(DataError, match=message):
+        next(plan_of(model, rows).training.epoch(0))
+
+
+def test_validation_data_without_the_target_is_refused() -> None:
+    data = {"x": X, "label": LABELS}
+    with pytest.raises(ColumnMissing, match=r"the validation data has no column 'label'\nits col"):
+        plan_of(mlp(), data, validation={"x": X})
+
+
+def test_target_of_several_columns() -> None:
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal(size=40) for name in "abcd"}
+    data = {**x, "u": x["a"] * 2, "v": np.arange(40) % 5}
+    model = mlp(classes=2)
+    plan = plan_of(model, data, target="u+v", validation=data)
+    assert isinstance(plan.loss, MSE)
+    assert next(plan.training.epoch(0)).feeds[plan.target].shape == (4, 2)
+    flags = {**x, "u": x["a"] > 0, "v": x["b"] > 0}
+    assert isinstance(plan_of(model, flags, target="u+v").loss, BCEWithLogits)
+    with pytest.raises(ColumnMissing, match=r"no column 'w' \(target\)\n"):
+        plan_of(model, data, target="u+w")
+    with pytest.raises(ColumnMissing, match=r"joined with \+: target='u\+v'"):
+        plan_of(model, data, target="u, v")
+    with pytest.raises(DataError, match="made of 2 columns, of which 'v' is text"):
+        plan_of(model, {**data, "v": ["a"] * 40}, target="u+v")
+    with pytest.raises(DataError, match=r"which column .*\nsay it: target='v', or another one"):
+        plan_of(model, data)
+    of_array = {"x": np.stack([*x.values()], axis=1), "u": data["u"], "v": data["v"]}
+    with pytest.raises(DataError, match=r"no input takes 'u', 'v'\nsay it: target='u\+v'"):
+        plan_of(model, of_array)
+
+
+def test_targets_of_pairs_may_have_other_names() -> None:
+    inputs = {name: values for name, values in table().items() if name != "kind"}
+    training = (inputs, {"kind": table()["kind"]})
+    assert plan_of(mlp(), training, (inputs, table()["kind"])).validation is not None
+
+
+def test_columns_called_as_outputs_are_targets() -> None:
+    op = onward.OpBuilder()
+    x = op.input("x", "float32", ("n", 2))
+    w = op.initializer("w", np.ones((2, 1), np.float32))
+    model = op.model(price=op.MatMul(x, w), tax=op.Sigmoid(op.MatMul(x, w)))
+    rng = np.random.default_rng(0)
+    data = {name: rng.normal(size=20) for name in ("a", "b", "tax", "price")}
+    plan = plan_of(model, data)
+    choices = {each.what: each.value for each in plan.choices}
+    assert choices["target"] == "price" and choices["left out"] == "tax"
+    assert plan.preprocessing.inputs[0].columns == ("a", "b")
+    assert plan_of(model, data, target="tax").output != "price"
 
 
 def test_softmax_at_the_end_is_left_out_of_the_loss() -> None:
