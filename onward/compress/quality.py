@@ -74,6 +74,7 @@ class Judge:
     ) -> None:
         self._calibration, self._providers = calibration, providers
         self._metric = make_metric(metric) if isinstance(metric, str) else metric
+        _check_metric(self._metric)
         if self._metric is not None and not callable(self._metric):
             first = next(calibration.labelled_batches())
             if first[1] is None:
@@ -114,7 +115,8 @@ class Judge:
         """The name of the user's metric, for reports."""
         if self._metric is None:
             return None
-        return str(getattr(self._metric, "name", getattr(self._metric, "__name__", "metric")))
+        called = getattr(self._metric, "__name__", type(self._metric).__name__)
+        return str(getattr(self._metric, "name", called))
 
     def rate(self, model: Source) -> Quality:
         """Run a model on the data and compare its outputs with the original's."""
@@ -164,6 +166,22 @@ class Judge:
 
     def _open(self, model: Source) -> InferenceSession:
         return InferenceSession(model, SessionOptions(log_severity_level=4), self._providers)
+
+
+def _check_metric(metric: Any) -> None:
+    """Refuse a metric that is none."""
+    if isinstance(metric, type):
+        raise OptionError(
+            f"the metric is the class {metric.__name__}, not an object of it\n"
+            f"give {metric.__name__}()"
+        )
+    has_methods = all(hasattr(metric, name) for name in ("name", "reset", "update", "result"))
+    if metric is not None and not callable(metric) and not has_methods:
+        raise OptionError(
+            f"the metric is of type {type(metric).__name__}\n"
+            "give a name such as 'accuracy', a Metric, or a function that gets a function which "
+            "runs the model, and returns a number"
+        )
 
 
 def _run_by_name(

@@ -210,6 +210,23 @@ def test_a_metric_that_fails_is_one_clear_error(metric: Any, words: str) -> None
         judge(metric=metric)
 
 
+class OwnAccuracy:
+    """A metric of a user's own, by its methods or as a function."""
+
+    def __call__(self, run: Any) -> float:
+        return 0.5
+
+
+def test_a_metric_must_be_a_name_an_object_or_a_function() -> None:
+    with pytest.raises(
+        OptionError, match=r"the class OwnAccuracy, not an object.*\n.*Accuracy\(\)"
+    ):
+        judge(metric=OwnAccuracy)
+    with pytest.raises(OptionError, match="the metric is of type int\ngive a name"):
+        judge(metric=3)
+    assert judge(metric=OwnAccuracy()).metric_name == "OwnAccuracy"
+
+
 def test_a_metric_needs_targets() -> None:
     inputs = InferenceSession(product(W)).get_inputs()
     with pytest.raises(OptionError, match=r"the data has none\ngive target="):
