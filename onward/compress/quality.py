@@ -33,20 +33,25 @@ OwnMetric = Callable[
 
 _ROWS_KEPT = 4096  # rows of the original's outputs that are kept in memory to compare with
 _BYTES_KEPT = 256 << 20  # and their bytes at most
+_NUMBERS = "fiu"  # kinds of numpy's types
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
     """How a model's outputs compare with the original's on the same data.
 
+    Labels are texts, booleans and integers of 32 and 64 bits: classes, indices, tokens. How far two
+    of them are from each other says nothing; they are equal or not.
+
     Attributes:
         similarity: the mean over rows of the cosine of its outputs with the original's; of several
             outputs the lowest. A row is what the first axis counts. The cosine of single numbers
             is their sign: where a row is one float, it is the cosine over all rows, of what they
-            are above the original's mean
-        error: |y - y'| / |y|, the norms over all data; of several outputs the largest
-        agreement: the share of rows with the same largest element along the last axis; None where
-            an output is not a table of scores
+            are above the original's mean. Of labels it is the share of equal ones
+        error: |y - y'| / |y|, the norms over all data; of labels the share of those that differ;
+            of several outputs the largest
+        agreement: the share of equal labels, and of rows with the same largest element along the
+            last axis; None where an output is neither labels nor a table of scores
         metric: the user's metric; None if there is none
     """
 
@@ -69,6 +74,7 @@ class Judge:
     ) -> None:
         self._calibration, self._providers = calibration, providers
         self._metric = make_metric(metric) if isinstance(metric, str) else metric
+        _check_metric(self._metric)
         if self._metric is not None and not callable(self._metric):
             first = next(calibration.labelled_batches())
             if first[1] is None:
@@ -83,8 +89,8 @@ class Judge:
         for feeds in calibration.batches():
             outputs = self._run_original(session, feeds)
             self._expected.append(outputs)
-            rows += max((len(y) for y in outputs if np.ndim(y)), default=1)
-            kept += sum(getattr(y, "nbytes", 0) for y in outputs)
+            rows += max((len(y) for y in outputs if y.ndim), default=1)
+            kept += sum(y.nbytes for y in outputs)
             if rows >= _ROWS_KEPT or kept >= _BYTES_KEPT:
                 break
         if self._metric is None:  # another run would show nothing
@@ -92,9 +98,9 @@ class Judge:
         else:
             self.original = self.rate(original)
 
-    def _run_original(self, session: InferenceSession, feeds: Mapping[str, Any]) -> list[Any]:
+    def _run_original(self, session: InferenceSession, feeds: Mapping[str, Any]) -> list[Array]:
         try:
-            return session.run(self._names, feeds)
+            return [as_array(y) for y in session.run(self._names, feeds)]
         except ProviderError as error:
             if not self._calibration.is_random:
                 raise
@@ -109,7 +115,8 @@ class Judge:
         """The name of the user's metric, for reports."""
         if self._metric is None:
             return None
-        return str(getattr(self._metric, "name", getattr(self._metric, "__name__", "metric")))
+        called = getattr(self._metric, "__name__", type(self._metric).__name__)
+        return str(getattr(self._metric, "name", called))
 
     def rate(self, model: Source) -> Quality:
         """Run a model on the data and compare its outputs with the original's."""
@@ -161,6 +168,22 @@ class Judge:
         return InferenceSession(model, SessionOptions(log_severity_level=4), self._providers)
 
 
+def _check_metric(metric: Any) -> None:
+    """Refuse a metric that is none."""
+    if isinstance(metric, type):
+        raise OptionError(
+            f"the metric is the class {metric.__name__}, not an object of it\n"
+            f"give {metric.__name__}()"
+        )
+    has_methods = all(hasattr(metric, name) for name in ("name", "reset", "update", "result"))
+    if metric is not None and not callable(metric) and not has_methods:
+        raise OptionError(
+            f"the metric is of type {type(metric).__name__}\n"
+            "give a name such as 'accuracy', a Metric, or a function that gets a function which "
+            "runs the model, and returns a number"
+        )
+
+
 def _run_by_name(
     session: InferenceSession, names: Sequence[str], feeds: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -195,15 +218,31 @@ class _Sums:
         self._squares = self._distances = 0.0
         self._is_single, self._total, self._other_total = True, 0.0, 0.0
         self._products = self._other_squares = 0.0
+        self._labels = self._same_labels = 0.0
 
     def add(self, y: Any, z: Any) -> None:
-        if not isinstance(y, np.ndarray) or y.dtype.kind not in "fiub" or not y.size:
-            return
-        a = np.asarray(y, np.float64).reshape(len(y) if y.ndim else 1, -1)
-        if np.shape(z) != y.shape:  # such as another number of found boxes: nothing is alike
-            self._rows, self._is_single = self._rows + len(a), False
+        """Add an output of the original and of the other model on the same feeds."""
+        y, z = as_array(y), as_array(z)
+        if y.dtype.kind not in _NUMBERS or (y.dtype.kind != "f" and y.dtype.itemsize >= 4):
+            self._add_labels(y, z)
+        else:
+            self._add_numbers(y, z)
+
+    def _add_labels(self, y: Array, z: Array) -> None:
+        if np.shape(z) == y.shape:
+            self._labels += y.size
+            self._same_labels += int(np.count_nonzero(np.asarray(y == z)))
+        else:  # such as another number of found boxes: nothing is alike
+            self._labels += max(y.size, 1)
+
+    def _add_numbers(self, y: Array, z: Array) -> None:
+        a = np.asarray(y, np.float64).reshape(len(y) if y.ndim else 1, -1 if y.size else 0)
+        if np.shape(z) != y.shape or z.dtype.kind not in _NUMBERS:
+            self._rows, self._is_single = self._rows + max(len(a), 1), False
             self._squares += float(np.nansum(a * a))
             self._distances += float(np.nansum(a * a))
+            return
+        if not y.size:
             return
         b = np.asarray(z, np.float64).reshape(a.shape)
         finite = np.isfinite(a)
@@ -226,6 +265,8 @@ class _Sums:
 
     @property
     def similarity(self) -> float:
+        if self._labels:
+            return self._same_labels / self._labels
         if self._is_single and self._rows:
             return self._similarity_of_numbers()
         return self._cosines / self._rows if self._rows else 1.0
@@ -244,13 +285,33 @@ class _Sums:
 
     @property
     def error(self) -> float:
+        if self._labels:
+            return 1 - self._same_labels / self._labels
         if not self._distances:
             return 0.0
         return math.sqrt(self._distances / self._squares) if self._squares else math.inf
 
     @property
     def agreement(self) -> float | None:
+        if self._labels:
+            return self._same_labels / self._labels
         return self._equal / self._choices if self._choices else None
+
+
+def as_array(output: Any) -> Array:
+    """An output as one array: sequences of tensors and of maps (class to score) too."""
+    if output is None:  # an optional that is empty
+        return np.zeros(0, np.float32)
+    if isinstance(output, Mapping):
+        return as_array([output])
+    if isinstance(output, list):
+        rows = [list(x.values()) if isinstance(x, Mapping) else as_array(x) for x in output]
+        if len({np.shape(row) for row in rows}) == 1:
+            return np.array(rows)
+        parts = [np.ravel(row) for row in rows]
+        return np.concatenate(parts)[None] if parts else np.zeros(0, np.float32)
+    array = np.asarray(output)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array  # such as bfloat16
 
 
 def rate_outputs(pairs: Iterable[tuple[Sequence[Array], Sequence[Array]]]) -> Quality:

@@ -150,7 +150,7 @@ class Report:
         yield "similarity", "1", f"{quality.similarity:.4f}", ""
         yield "error", "0", f"{quality.error:.2%}", ""
         if quality.agreement is not None:
-            yield "same largest output", "100 %", f"{quality.agreement:.1%}", ""
+            yield "same answers", "100 %", f"{quality.agreement:.1%}", ""
         if quality.metric is not None and before is not None and before.metric is not None:
             name, change = self.metric_name or "metric", quality.metric - before.metric
             yield name, f"{before.metric:.4g}", f"{quality.metric:.4g}", f"{change:+.2g}"

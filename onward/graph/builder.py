@@ -68,7 +68,14 @@ class NodeBuilder(ABC):
 
     def initializer(self, name: str, array: Any) -> ir.Value:
         """A named constant, such as a weight."""
-        tensor = ir.tensor(array, name=name)
+        if (
+            isinstance(array, np.ndarray) and array.dtype.kind in "OSU"
+        ):  # onnx-ir's Tensor has no size for texts
+            texts = [each if isinstance(each, bytes) else str(each).encode() for each in array.flat]
+            held = np.array(texts, object).reshape(array.shape)
+            tensor: ir.TensorProtocol = ir.StringTensor(held, name=name)
+        else:
+            tensor = ir.tensor(array, name=name)
         value = ir.val(
             name, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -53,6 +53,15 @@ def map_external(model: ir.Model, folder: Path | None) -> None:
         mapping, size = files[location]
         _check_range(tensor, size, what)
         replace(MappedTensor(tensor, mapping, folder))
+
+
+def map_range(entries: Mapping[str, str], size: int, folder: Path, what: str) -> memoryview:
+    """Map `size` bytes of external data, whose place these entries of its tensor give."""
+    mapping, length = _map(folder, entries.get("location", ""), what)
+    start = int(entries.get("offset", "0"))
+    if start + size > length:
+        raise InvalidModel(f"{what} ends at byte {start + size:,} of a file of {length:,}")
+    return memoryview(b"" if mapping is None else mapping)[start : start + size]
 
 
 def replace_external(

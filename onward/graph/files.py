@@ -29,11 +29,12 @@ from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import check_replaceable, follow_link, read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
-from onward.graph.streamed import write_streamed
+from onward.graph.streamed import streamed_bytes, write_streamed
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
 
 _EMBEDDED_AT_MOST = 1 << 30  # bytes of weights in the file itself (protobuf ends at 2 GiB)
+_PLACE = 512  # bytes that name the place of a weight in a second file, at most
 _COPIED_AT_MOST = 64 << 20  # bytes of weights that are copied to be written
 
 _FIRST_FREE_IR = 4  # since this IR version initializers need not be inputs
@@ -239,6 +240,14 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, more: bytes = b"") ->
             _save(model, path, more)
     finally:
         model.ir_version = version
+
+
+def saved_bytes(model: ir.Model) -> int:
+    """The bytes of what `save` writes: exact for one file, at most so many for two."""
+    outside = weight_bytes(model) > _EMBEDDED_AT_MOST
+    count = sum(len(graph.initializers) for graph in model.graphs()) if outside else 0
+    with embedded(model):
+        return streamed_bytes(model) + _PLACE * count
 
 
 def is_binary(path: Path) -> bool:

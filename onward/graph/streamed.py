@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -20,8 +21,46 @@ _LEAST = 1 << 12  # bytes of a weight that is a piece of its own
 _GRAPH, _INITIALIZER, _RAW_DATA = (number << 3 | 2 for number in (7, 5, 9))  # tags of fields
 
 
+class _Pieces(NamedTuple):
+    """A model's message in pieces: what is around the graph, the graph, its large weights."""
+
+    outer: bytes
+    graph: bytes
+    large: list[ir.Value]
+    heads: list[bytes]  # of the large weights: their messages up to the bytes
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of the messages of the large weights."""
+        pairs = zip(self.large, self.heads, strict=True)
+        return [len(head) + _tensor(value).nbytes for value, head in pairs]
+
+    @property
+    def graph_size(self) -> int:
+        return len(self.graph) + sum(len(_field(_INITIALIZER, n)) + n for n in self.sizes)
+
+
 def write_streamed(model: ir.Model, path: Path) -> None:
     """Write a model with its weights embedded, in little more memory than it takes itself."""
+    pieces = _divide(model)
+    with path.open("wb") as file:
+        file.write(pieces.outer)
+        file.write(_field(_GRAPH, pieces.graph_size))
+        file.write(pieces.graph)
+        for value, head, size in zip(pieces.large, pieces.heads, pieces.sizes, strict=True):
+            file.write(_field(_INITIALIZER, size))
+            file.write(head)
+            file.write(_tensor(value).tobytes())
+
+
+def streamed_bytes(model: ir.Model) -> int:
+    """The bytes of a model's message with its weights embedded; nothing large is copied."""
+    pieces = _divide(model)
+    size = pieces.graph_size
+    return len(pieces.outer) + len(_field(_GRAPH, size)) + size
+
+
+def _divide(model: ir.Model) -> _Pieces:
     large = [value for value in model.graph.initializers.values() if _is_large(value.const_value)]
     with _without(large):
         proto = to_proto(model)
@@ -31,17 +70,8 @@ def write_streamed(model: ir.Model, path: Path) -> None:
     proto.graph.initializer.extend(small)
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
-    heads = [_head(value) for value in large]
-    sizes = [len(head) + _tensor(value).nbytes for value, head in zip(large, heads, strict=True)]
-    total = len(graph) + sum(len(_field(_INITIALIZER, size)) + size for size in sizes)
-    with path.open("wb") as file:
-        file.write(proto.SerializeToString(deterministic=True))
-        file.write(_field(_GRAPH, total))
-        file.write(graph)
-        for value, head, size in zip(large, heads, sizes, strict=True):
-            file.write(_field(_INITIALIZER, size))
-            file.write(head)
-            file.write(_tensor(value).tobytes())
+    outer = proto.SerializeToString(deterministic=True)
+    return _Pieces(outer, graph, large, [_head(value) for value in large])
 
 
 def _is_large(tensor: ir.TensorProtocol | None) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.errors import (
     InvalidModel,
     LimitExceeded,
     MemoryLimitExceeded,
+    OnwardError,
     OptionError,
     UnsupportedModel,
 )
 from onward.graph.int8_weights import CUT_OFF_FREE
 from onward.graph.scan.model_scan import ModelScan
+from onward.graph.scan.onnx_messages import ScannedTensor
 from onward.lazy import LazyModule
 from onward.providers.choose import ProviderChoice
 from onward.providers.options import SessionOptions
@@ -26,10 +30,12 @@ from onward.sessions.ort_plan import OrtPlan
 from onward.sessions.plan import Plan
 
 if TYPE_CHECKING:
+    from onward.graph import external
     from onward.graph.files import Source
     from onward.providers.ort import exact_products
     from onward.sessions import plan_model
 else:  # loaded only when onnxruntime does not take the model as it is
+    external = LazyModule("onward.graph.external")
     exact_products = LazyModule("onward.providers.ort.exact_products")
     plan_model = LazyModule("onward.sessions.plan_model")
 
@@ -142,14 +148,27 @@ def _warn_of_large_weights(
     if first not in ("CPUExecutionProvider", "OpenVINOExecutionProvider"):
         return
     data, scan = reader.data, reader.scan
-    if data is None or scan is None or not scan.products.has_large_weights(data):
+    if data is None or scan is None or not scan.products.weights:
         return
-    if exact_products.largest_weight() == CUT_OFF_FREE:
+    if exact_products.largest_weight() > CUT_OFF_FREE:
+        return
+    read = None if reader.path is None else partial(_read_external, Path(reader.path).parent)
+    try:
+        is_large = scan.products.has_large_weights(data, read)
+    except OnwardError:  # such as a file that is missing, which is an error where it is needed
+        return
+    if is_large:
         log_of(options).warning(
             "%s has 8-bit weights beyond 64: this processor, x86-64 without VNNI, cuts off sums of "
             "their products; quantize the model for all processors, or run it on another one",
             reader.path or "the model",
         )
+
+
+def _read_external(folder: Path, tensor: ScannedTensor) -> memoryview:
+    """The 8-bit numbers of a tensor in another file."""
+    what = f"external data of {tensor.name!r}"
+    return external.map_range(tensor.external or {}, tensor.size, folder, what)
 
 
 def _has_doubtful_types(plan: OrtPlan, scan: ModelScan, choice: ProviderChoice) -> bool:

@@ -54,8 +54,8 @@ def plan_model(
         trains = _has_training_nodes(model)
         model = preview.expand(model) if trains else model
         is_changed = reader.weights_file is not None or trains
-        path = None if is_changed or not options.limits.allow_data_by_path else reader.path
-        return _open_prepared(model, path, choice, options)
+        is_by_path = options.limits.allow_data_by_path and not is_changed
+        return _open_prepared(model, reader if is_by_path else None, choice, options)
     except OnwardError:
         raise
     except Exception as error:  # a broken model shows itself in many ways
@@ -66,11 +66,11 @@ def plan_model(
 
 
 def _open_prepared(
-    model: ir.Model, path: str | None, choice: ProviderChoice, options: SessionOptions
+    model: ir.Model, file: ModelReader | None, choice: ProviderChoice, options: SessionOptions
 ) -> OrtPlan | PartitionedPlan:
-    """Rewrite what onnxruntime lacks or computes wrong; `path` is the file, if it is unchanged."""
+    """Rewrite what onnxruntime lacks or computes wrong; `file` is the model's, if unchanged."""
     if choice.leading_ort and has_calls(model):  # it has no kernels for them
-        model, path = inline_calls(PREPARE(model)), None
+        model, file = inline_calls(PREPARE(model)), None
     half = not choice.named and _mentions(model, ir.DataType.FLOAT16)
     widen = operators_in_half() if half else frozenset()
     if widen:
@@ -80,8 +80,10 @@ def _open_prepared(
     moves = choice.failed or (choice.may_move and _has_defect(model))
     if choice.leading_ort and not moves and not options.own_passes:
         try:
-            if path is not None and not widen and _runs_by_path(model):
-                return OrtPlan(ort.create(path, options, choice.leading_ort), options)
+            path = None if file is None else file.path
+            if file is not None and path is not None and not widen and _runs_by_path(model):
+                native = ort.create(path, options, choice.leading_ort, scan=file.scan)
+                return OrtPlan(native, options)
             return _open_in_ort(model, choice, options)
         except (LimitExceeded, OptionError):
             raise

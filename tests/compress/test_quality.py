@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from onward.compress.calibration import Calibration
-from onward.compress.quality import Judge, Quality
+from onward.compress.quality import Judge, Quality, rate_outputs
 from onward.errors import DataError, MetricError, OptionError
 from onward.graph.builder import OpBuilder
 from onward.sessions.inference import InferenceSession
@@ -17,6 +18,7 @@ from onward.sessions.inference import InferenceSession
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(4, 3)).astype(np.float32)
 X = RNG.normal(size=(64, 4)).astype(np.float32)
+BF16 = ml_dtypes.bfloat16
 LABELS = (X @ W).argmax(1)
 
 
@@ -117,6 +119,60 @@ def test_outputs_of_another_shape_are_not_alike() -> None:
     assert quality.similarity == 0 and quality.error == 1
 
 
+def labels(w: np.ndarray[Any, Any], kind: str) -> ir.Model:
+    """The class of each row, as a number or as a text."""
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 4))
+    y = op.ArgMax(op.MatMul(x, op.initializer("w", w.astype(np.float32))), axis=1, keepdims=0)
+    if kind == "text":
+        y = op.Gather(np.array(["cat", "dog", "cow"]), y)
+    elif kind == "flags":
+        y = op.Equal(y, np.array(1))
+    return op.model(y=y)
+
+
+@pytest.mark.parametrize("kind", ["number", "text", "flags"])
+def test_labels_are_equal_or_not(kind: str) -> None:
+    data = Calibration({"x": X}, InferenceSession(labels(W, kind)).get_inputs(), batch=10)
+    rating = Judge(labels(W, kind), data)
+    assert rating.original == Quality(similarity=1.0, error=0.0, agreement=1.0)
+    other = W + 0.5 * RNG.normal(size=W.shape)
+    y, z = LABELS, (X @ other.astype(np.float32)).argmax(1)
+    share = float(((y == z) if kind != "flags" else ((y == 1) == (z == 1))).mean())
+    assert 0.5 < share < 0.99
+    quality = rating.rate(labels(other, kind))
+    assert quality.similarity == quality.agreement == pytest.approx(share)
+    assert quality.error == pytest.approx(1 - share)
+    assert not rating.is_within(quality, drop=0.01)
+
+
+@pytest.mark.parametrize(
+    ("y", "z", "expected"),
+    [
+        (np.array([7, 3]), np.array([7, 9]), 0.5),
+        (np.array([7, 3]), np.array([7]), 0),  # another number of found boxes
+        (np.zeros(0, np.int64), np.array([7]), 0),
+        (np.zeros((0, 4), np.float32), np.ones((1, 4), np.float32), 0),
+        (np.array([200], np.uint8), np.array([199], np.uint8), 1),  # of an image: a number
+        (np.ones((1, 3), BF16), -np.ones((1, 3), BF16), -1),
+        (None, None, 1),
+        (None, np.ones(3, np.float32), 0),
+        ([np.ones(2), np.ones(3)], [np.ones(2), np.ones(3)], 1),  # a sequence
+        ([np.ones(2), np.ones(3)], [np.ones(2), -np.ones(3)], -0.2),
+    ],
+)
+def test_outputs_of_every_kind_are_compared(y: Any, z: Any, expected: float) -> None:
+    assert rate_outputs([([y], [z])]).similarity == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_scores_of_a_map_are_a_table() -> None:
+    """As scikit-learn's classifiers give them with ZipMap."""
+    y = [{"cat": 0.9, "dog": 0.1}, {"cat": 0.2, "dog": 0.8}]
+    z = [{"cat": 0.9, "dog": 0.1}, {"cat": 0.7, "dog": 0.3}]
+    quality = rate_outputs([([y], [z])])
+    assert quality.agreement == 0.5 and 0.5 < quality.similarity < 0.9
+
+
 def test_a_budget_is_a_share_of_the_metric() -> None:
     rating = judge(metric=lambda run: 50.0, providers=["CPUExecutionProvider"])
     assert rating.original.metric == 50 and rating.metric_name == "<lambda>"
@@ -152,6 +208,23 @@ def raising(run: Any) -> float:
 def test_a_metric_that_fails_is_one_clear_error(metric: Any, words: str) -> None:
     with pytest.raises(MetricError, match=words):
         judge(metric=metric)
+
+
+class OwnAccuracy:
+    """A metric of a user's own, by its methods or as a function."""
+
+    def __call__(self, run: Any) -> float:
+        return 0.5
+
+
+def test_a_metric_must_be_a_name_an_object_or_a_function() -> None:
+    with pytest.raises(
+        OptionError, match=r"the class OwnAccuracy, not an object.*\n.*Accuracy\(\)"
+    ):
+        judge(metric=OwnAccuracy)
+    with pytest.raises(OptionError, match="the metric is of type int\ngive a name"):
+        judge(metric=3)
+    assert judge(metric=OwnAccuracy()).metric_name == "OwnAccuracy"
 
 
 def test_a_metric_needs_targets() -> None:

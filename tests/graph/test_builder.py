@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+import onward
 from onward.graph.builder import OpBuilder
 
 
@@ -76,3 +77,11 @@ def test_defaults_of_the_schema_count_when_shapes_are_inferred() -> None:
 def test_inputs_can_be_strings() -> None:
     op = OpBuilder()
     assert op.Identity(op.input("text", "string", (1,))).dtype == ir.DataType.STRING
+
+
+def test_constants_can_be_strings() -> None:
+    op = OpBuilder()
+    y = op.Gather(np.array(["cat", "dög"]), op.input("place", "int64", ("n",)))
+    model = op.model(y=op.Concat(y, op.initializer("more", np.array([b"cow"])), axis=0))
+    found = onward.InferenceSession(model).run(None, {"place": np.array([1, 0])})
+    assert found[0].tolist() == ["dög", "cat", "cow"]

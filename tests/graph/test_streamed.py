@@ -68,3 +68,16 @@ def test_text_is_not_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(files, "_COPIED_AT_MOST", 1000)
     save(model_of(64), tmp_path / "m.textproto")
     assert "initializer {" in (tmp_path / "m.textproto").read_text()
+
+
+@pytest.mark.parametrize("limits", [(1 << 30, 1 << 26), (1 << 30, 1000), (1000, 1000)])
+def test_the_bytes_of_a_file_are_known_before_it_is_written(
+    limits: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_EMBEDDED_AT_MOST", limits[0])
+    monkeypatch.setattr(files, "_COPIED_AT_MOST", limits[1])
+    model = model_of(257)
+    save(model, tmp_path / "m.onnx")
+    written = sum(file.stat().st_size for file in tmp_path.iterdir())
+    more = 2000 if limits[0] == 1000 else 0  # the places of weights in a second file
+    assert written <= files.saved_bytes(model) <= written + more

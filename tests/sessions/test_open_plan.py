@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import onward
@@ -32,3 +34,24 @@ def test_weights_that_this_processor_cuts_off_are_a_warning(
     assert len(caplog.messages) == warnings
     assert all("without VNNI, cuts off sums" in message for message in caplog.messages)
     assert all("\n" not in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(("largest", "warnings"), [(127, 1), (64, 0)])
+def test_weights_in_another_file_are_a_warning_too(
+    largest: int,
+    warnings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(exact_products, "largest_weight", lambda: 64)
+    op = onward.OpBuilder()
+    x = op.input("x", "uint8", (3, 32))
+    before = op.initializer("before", np.full((3, 16), 99, np.int32))
+    w = op.initializer("w", np.full((32, 16), largest, np.int8))
+    y = op.Add(op.MatMulInteger(x, w), before)
+    path = tmp_path / "model.onnx"
+    onnx.save_model(to_proto(op.model(y=y)), path, save_as_external_data=True, size_threshold=0)
+    with caplog.at_level(logging.WARNING, "onward"):
+        onward.InferenceSession(path)
+    assert sum("without VNNI, cuts off sums" in message for message in caplog.messages) == warnings

@@ -16,8 +16,9 @@ from onward.compress.quantization.lossy_groups import RatedPlan, undo_lossy
 from onward.compress.quantization.quantization_plan import Plan, Quantizer
 from onward.compress.quantization.quantize_settings import QuantizeSettings
 from onward.compress.quantization.slow_groups import undo_slow
-from onward.compress.quantization.subject import Subject, size_of
+from onward.compress.quantization.subject import Subject
 from onward.compress.timing import time_in_turns
+from onward.graph.files import saved_bytes
 from onward.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def search_plan(
     plan, undone = quantizer.plan, dict[str, str]()
     if not plan or subject.is_large:
         model = quantizer.write(plan)
-        return PlanSearchResult(plan, model, size_of(model))
+        return PlanSearchResult(plan, model, saved_bytes(model))
     subject.judge  # noqa: B018  a metric that fails should do so before the search
     if settings.is_for_size:
         model = quantizer.write(plan)
@@ -102,7 +103,7 @@ def search_plan(
             plan = undo_slow(quantizer, plan, *run_by, undone, progress)
             model = model if plan == first else quantizer.write(plan)
     if not plan:
-        return PlanSearchResult(plan, model, size_of(model), undone=undone)
+        return PlanSearchResult(plan, model, saved_bytes(model), undone=undone)
     progress("comparing outputs with float", 0, None)
     full = RatedPlan(plan, model, subject.judge.rate(model))
     whole, notes, tuned = full, tuple[str, ...](), False
@@ -122,7 +123,7 @@ def search_plan(
         result = PlanSearchResult(
             found.plan,
             found.model,
-            size_of(found.model),
+            saved_bytes(found.model),
             found.quality,
             time_against_float(subject, found.model),
             undone,
@@ -181,7 +182,7 @@ def _best_over_budget(
 ) -> PlanSearchResult:
     """The whole plan, which loses too much, where undoing enough of it leaves no gain."""
     seconds = time_against_float(subject, full.model) if full.plan else None
-    size = size_of(full.model)
+    size = saved_bytes(full.model)
     left = {name: reason for name, reason in undone.items() if name not in full.plan}
     return PlanSearchResult(
         full.plan, full.model, size, full.quality, seconds, left, is_within=False

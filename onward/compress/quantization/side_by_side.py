@@ -12,11 +12,12 @@ import onnx_ir as ir
 from onward.compress.progress_steps import Progress
 from onward.compress.quality import Quality
 from onward.compress.quantization.quantize_settings import QuantizeSettings
-from onward.compress.quantization.subject import Subject, size_of
+from onward.compress.quantization.subject import Subject
 from onward.compress.report import Measured, Report
 from onward.compress.timing import time_in_turns
 from onward.errors import OnwardError
 from onward.formatting import show_bytes, show_seconds
+from onward.graph.files import saved_bytes
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune import store_choice
 from onward.measure.tuning.tuning_result import Row
@@ -107,7 +108,7 @@ def _measure(
         judge = judges[provider]
         quality = judge.rate(models[form, provider])
         within = form == "float32" or judge.is_within(quality, settings.drop)
-        size = subject.bytes if form == "float32" else size_of(models[form, provider])
+        size = subject.bytes if form == "float32" else saved_bytes(models[form, provider])
         yield FormatCandidate(form, provider, size, times[name], quality, within)
 
 

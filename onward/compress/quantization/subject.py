@@ -16,20 +16,18 @@ from onward.compress.quality import Judge, OwnMetric, Quality
 from onward.compress.quantization.quantization_plan import Quantizer
 from onward.compress.report import Measured
 from onward.errors import ProviderError
-from onward.graph.files import weight_bytes
+from onward.graph.files import saved_bytes, weight_bytes
 from onward.graph.random_feeds import random_feeds
 from onward.graph.summary import file_bytes, summarize
 from onward.measure.memory.memory_plan import measure_memory
 from onward.providers.model_sources import open_model
 from onward.runner.metrics.metric import Metric
-from onward.workers.model_transfer import model_bytes
 
 if TYPE_CHECKING:
     from onward.graph.files import Source
 
 _LARGE = 1 << 30  # bytes of weights; such a model is not opened in float to be compared with
 _SMALL = 1 << 20  # bytes of a file; the memory of such a model is lost in the engine's own
-_SERIALIZED_AT_MOST = 128 << 20  # bytes of weights that are written to memory to count them
 _QUICK_BATCHES = 2
 
 
@@ -98,7 +96,7 @@ class Subject:
         """The size of its file."""
         if isinstance(self.source, (str, os.PathLike)):
             return file_bytes(Path(self.source), summarize(self.model))
-        return size_of(self.model)
+        return saved_bytes(self.model)
 
     @cached_property
     def memory(self) -> int | None:
@@ -117,10 +115,3 @@ class Subject:
         """The figures of the float model."""
         memory = None if self.is_large else self.memory
         return Measured(file_bytes=self.bytes, seconds=seconds, memory=memory, quality=quality)
-
-
-def size_of(model: ir.Model) -> int:
-    """The bytes of a model's file, if it were saved; of a large one the bytes of its weights."""
-    weights = weight_bytes(model)
-    data = model_bytes(model) if weights < _SERIALIZED_AT_MOST else None
-    return weights if data is None else len(data)

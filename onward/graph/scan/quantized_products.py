@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from onward.graph.int8_weights import CUT_OFF_FREE
 from onward.graph.scan.onnx_messages import ScannedNode, ScannedTensor
 
 _UINT8, _INT8 = 2, 3  # element types
-_RAW = 9  # the field of a tensor's bytes
+_INT32_DATA, _RAW = 5, 9  # fields of a tensor
 _VIEWS = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 _INTEGER_WEIGHTS = {  # operators that multiply integers, and the inputs that are weights
@@ -23,6 +24,10 @@ _INTEGER_WEIGHTS = {  # operators that multiply integers, and the inputs that ar
     "MatMulIntegerToFloat": (1,),
     "DynamicQuantizeLSTM": (1, 2),
 }
+
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+Reader = Callable[[ScannedTensor], "bytes | memoryview"]  # of the bytes of a tensor in another file
 
 
 @dataclass(slots=True)
@@ -38,18 +43,23 @@ class _Dequantized:
 
 @dataclass(slots=True)
 class QuantizedProducts:
-    """What onnxruntime may compute wrong in products of quantized data; names by graph.
+    """What onnxruntime may compute wrong in products of quantized data.
 
     Attributes:
         has_misread_scales: it would take scales of a product's summed axis for those of its outputs
         has_float_weights: it would round float weights to 8 bits, with one scale, if it may
+        tensors: 8-bit ones, and scales, by their names in the graph that is read and those around
+            it: branches of If may have the same names
+        views: values with the same numbers as a tensor, in another shape
+        weights: those of products of integers
     """
 
     has_misread_scales: bool = False
     has_float_weights: bool = False
-    tensors: dict[str, ScannedTensor] = field(default_factory=dict)  # 8-bit ones, and scales
+    tensors: dict[str, ScannedTensor] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
     values: dict[str, _Dequantized] = field(default_factory=dict)
-    weights: set[str] = field(default_factory=set)  # of products of integers
+    weights: list[ScannedTensor] = field(default_factory=list)
 
     def add_tensor(self, name: str, tensor: ScannedTensor) -> None:
         if tensor.dtype in (_UINT8, _INT8) or len(tensor.dims) == 1:
@@ -59,8 +69,8 @@ class QuantizedProducts:
         """Collect what a node makes of the values before it; nodes come in the graph's order."""
         name, inputs = node.op, node.inputs
         if name in _INTEGER_WEIGHTS:
-            places = _INTEGER_WEIGHTS[name]
-            self.weights.update(inputs[place] for place in places if place < len(inputs))
+            for place in _INTEGER_WEIGHTS[name]:
+                self._add_weight(inputs[place] if place < len(inputs) else "")
         elif node.domain or not node.outputs:
             return
         elif name == "DequantizeLinear" and len(inputs) > 1:
@@ -68,16 +78,27 @@ class QuantizedProducts:
         elif name in _VIEWS and inputs and inputs[0] in self.values:
             given = self.values[inputs[0]]
             self.values[node.outputs[0]] = replace(given, axis=_moved_axis(node, given))
+        elif name in _VIEWS and inputs:
+            self.views[node.outputs[0]] = self.views.get(inputs[0], inputs[0])
         elif name in _PRODUCTS and len(inputs) > 1 and inputs[0] in self.values:
             self._product(node, self.values.get(inputs[1]))
         elif name == "Constant" and "value" in node.attributes:
             for tensor in node.attributes["value"].tensors:
                 self.add_tensor(node.outputs[0], tensor)
 
-    def has_large_weights(self, data: bytes) -> bool:
-        """Whether sums of the products of a weight may exceed 16 bits; `data` is the model."""
-        found = (self.tensors[name] for name in self.weights if name in self.tensors)
-        return any(_is_large(tensor, data) for tensor in found)
+    def has_large_weights(self, data: bytes, read: Reader | None = None) -> bool:
+        """Whether sums of the products of a weight may exceed 16 bits.
+
+        Args:
+            data: the model
+            read: reads a tensor's bytes from another file; without it, such tensors do not count
+        """
+        return any(_is_large(tensor, data, read) for tensor in self.weights)
+
+    def _add_weight(self, name: str) -> None:
+        tensor = self.tensors.get(self.views.get(name, name))
+        if tensor is not None and tensor.dtype == _INT8:
+            self.weights.append(tensor)
 
     def _dequantized(self, node: ScannedNode) -> _Dequantized:
         weight, scale = (self.tensors.get(name) for name in node.inputs[:2])
@@ -96,7 +117,7 @@ class QuantizedProducts:
             return
         if weight.is_blocked or node.op == "ConvTranspose":
             return
-        self.weights.add(weight.weight)
+        self._add_weight(weight.weight)
         is_conv = node.op == "Conv"
         out = 0 if is_conv or (node.op == "Gemm" and _number(node, "transB", 0) != 0) else 1
         if weight.scales > 1 and (weight.axis != out or (weight.rank != 2 and not is_conv)):
@@ -119,11 +140,27 @@ def _number(node: ScannedNode, name: str, default: int) -> int:
     return default if found is None or found.number is None else found.number
 
 
-def _is_large(tensor: ScannedTensor, data: bytes) -> bool:
-    if tensor.dtype != _INT8:
-        return False
+def _is_large(tensor: ScannedTensor, data: bytes, read: Reader | None) -> bool:
+    if tensor.external is not None:
+        return read is not None and _is_beyond(np.frombuffer(read(tensor), np.int8))
     for number, start, end in tensor.data:
         if number == _RAW and end > start:
-            weights = np.frombuffer(data, np.int8, end - start, start)
-            return int(weights.max()) > CUT_OFF_FREE or int(weights.min()) < -CUT_OFF_FREE
+            return _is_beyond(np.frombuffer(data, np.int8, end - start, start))
+        if number == _INT32_DATA and _is_beyond(_read_small(data, start, end)):
+            return True
     return False
+
+
+def _is_beyond(weights: Array) -> bool:
+    largest, least = weights.max(initial=0), weights.min(initial=0)
+    return int(largest) > CUT_OFF_FREE or int(least) < -CUT_OFF_FREE
+
+
+def _read_small(data: bytes, start: int, end: int) -> Array:
+    """Numbers of 8 bits in protobuf's form: one byte each, and ten of a negative one."""
+    given = np.frombuffer(data, np.uint8, end - start, start)
+    lasts = np.flatnonzero(given < 128)
+    firsts = np.concatenate([[0], lasts[:-1] + 1])[: len(lasts)]
+    lowest = (given[firsts] & 127).astype(np.int16)
+    found: Array = np.where(lasts > firsts + 1, lowest - 128, lowest)
+    return found

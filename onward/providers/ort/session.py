@@ -79,7 +79,8 @@ def create(
 ) -> Any:
     """An onnxruntime.InferenceSession; `weights` are the tensors that the model stores outside.
 
-    `scan` is that of these bytes, if there is one already.
+    `scan` is that of these bytes, if there is one already; a model that onnxruntime reads from its
+    path is optimised without limits if there is none.
     """
     native = native_options(options)
     left_out = [*_bound_folding(model, native, options, scan), *options.disabled_optimizers]
@@ -147,11 +148,12 @@ def _bound_folding(
     model: bytes | str, native: Any, options: SessionOptions, scan: ModelScan | None
 ) -> list[str]:
     """Limit constant folding. Returns the optimizers to disable."""
-    if not isinstance(model, bytes) or model[4:8] == b"ORTM":
+    if scan is None and (not isinstance(model, bytes) or model[4:8] == b"ORTM"):
         return []
     if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
         return []
     if scan is None:
+        assert isinstance(model, bytes)
         scan = scan_model(model, options.limits, any_domain=True)
     try:
         native.get_session_config_entry(folding_limit.SETTING)

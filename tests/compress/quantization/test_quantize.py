@@ -168,7 +168,6 @@ def test_a_large_model_is_not_opened_in_float(
     model: ir.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "_LARGE", 1)
-    monkeypatch.setattr(subject, "_SERIALIZED_AT_MOST", 1)
     monkeypatch.setattr(subject, "Judge", None)
     report = quantize(model)
     assert report.helped and report.after.quality is None and report.speedup is None

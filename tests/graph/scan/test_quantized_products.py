@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from onnx import TensorProto, helper, numpy_helper, save_model
 
 import onward
 from onward.graph.files import save
 from onward.graph.protos import to_proto
 from onward.graph.scan.model_scan import scan_model
+from onward.providers.ort.bound_session import BoundSession, to_numpy
 
 Op = onward.OpBuilder
 RNG = np.random.default_rng(0)
@@ -131,6 +134,64 @@ def test_weights_beyond_64_are_large(largest: int, is_large: bool) -> None:
     x = op.input("x", "float32", ("rows", 64))
     data = to_proto(op.model(y=product(op, rounded(op, x, 0.02)))).SerializeToString()
     assert scan_model(data).products.has_large_weights(data) is is_large
+
+
+def stored(form: str, large: int = -65) -> bytes:
+    """A product with an int8 weight that is stored in one of the forms that ONNX has."""
+    w = np.full((16, 8), 3, np.int8)
+    w[5, 5] = large
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [4, 16])
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, [4, 8])
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    weight = numpy_helper.from_array(w, "w")
+    if form == "int32_data":
+        weight = helper.make_tensor("w", TensorProto.INT8, w.shape, w.ravel().tolist())
+    nodes, weights, inputs = [node], [weight], [x]
+    if form == "Constant":
+        nodes, weights = [helper.make_node("Constant", [], ["w"], value=weight), node], []
+    elif form == "view":
+        weights[0].name = "flat"
+        nodes.insert(0, helper.make_node("Reshape", ["flat", "sizes"], ["w"]))
+        weights.append(numpy_helper.from_array(np.array([16, 8]), "sizes"))
+    elif form in ("first branch", "second branch"):
+        small = helper.make_graph([node], "small", [], [y], [numpy_helper.from_array(w // 9, "w")])
+        wide = helper.make_graph([node], "wide", [], [y], [weight])
+        first, second = (wide, small) if form == "first branch" else (small, wide)
+        inputs.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+        nodes = [helper.make_node("If", ["c"], ["y"], then_branch=first, else_branch=second)]
+        weights = []
+    graph = helper.make_graph(nodes, "g", inputs, [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+FORMS = ["raw", "int32_data", "Constant", "view", "first branch", "second branch"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "largest, is_large", [(-128, True), (-65, True), (-64, False), (64, False), (65, True)]
+)
+def test_weights_are_found_wherever_they_are_stored(
+    form: str, largest: int, is_large: bool
+) -> None:
+    data = stored(form, largest)
+    assert scan_model(data).products.has_large_weights(data) is is_large
+
+
+def test_float_weights_in_another_file_are_not_rounded(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model = onnx.load_model_from_string(model_of(float_weight("Gemm")))
+    save_model(model, path, save_as_external_data=True, size_threshold=0)
+    expected = outputs(path, providers=["ReferenceExecutionProvider"])
+    by_path = onward.SessionOptions(limits=onward.ModelLimits(allow_data_by_path=True))
+    for options in (onward.SessionOptions(), by_path):
+        np.testing.assert_allclose(outputs(path, sess_options=options), expected, atol=0.0501)
+    session = BoundSession(path, onward.SessionOptions())
+    x = np.random.default_rng(2).normal(size=(8, 16)).astype(np.float32)
+    session.bind_input("x", x)
+    np.testing.assert_allclose(to_numpy(session.run(["y"])[0]), expected, atol=0.0501)
 
 
 def test_large_weights_of_float_data_are_not_of_products_of_integers() -> None:

@@ -43,7 +43,7 @@ from onward.compress.quantization.weights.sites import (
 from onward.compress.quantization.weights.stored import LAYOUTS, Stored, store
 from onward.compress.quantization.weights.writer import WeightWriter
 from onward.errors import OptionError
-from onward.graph.files import Source, load
+from onward.graph.files import Source, load, saved_bytes
 from onward.graph.scopes import graphs_of
 from onward.passes.downgrade import STOCK_OPSET, lower_opset
 from onward.passes.drop_unused import drop_unused
@@ -92,17 +92,21 @@ class WeightQuantizer:
         self._stores, self._refused = find_sites(self._model)
         self._sites = {site.name: site for each in self._stores for site in each.sites}
         self._rounded: dict[tuple[WeightMatrix, NodeFormat], Stored] = {}
+        self._chosen: dict[WeightMatrix, tuple[tuple[NodeFormat, str], NodeFormat]] = {}
         self._schemes: dict[tuple[WeightMatrix, int, int], str] = {}
+        self._squares: Mapping[WeightMatrix, Inputs] | None = None
         self._errors: dict[WeightMatrix, float] = {}  # of weights of 2 bits
         self._inputs = MeasuredInputs(self._model, calibration, method, progress)
-        if average_bits is None and size is None:
-            formats = {each: self._format(each, bits, block) for each in self._stores}
-        else:
-            formats = self._fit(average_bits, size)
         self._left = _name_left(self._model, self._refused)
         self._widened = [] if bits > 2 else _name_widened(self._stores)
-        chosen = self._round(formats)
-        self._plan = {site.name: chosen[each] for each in self._stores for site in each.sites}
+        if average_bits is not None:
+            left = bytes_for_bits(self._model, self._stores, average_bits)
+            self._plan = self._round_all(self._fit(left))
+        elif size is not None:
+            self._plan = self._fit_file(size)
+        else:
+            formats = {each: self._format(each, bits, block) for each in self._stores}
+            self._plan = self._round_all(formats)
         self._inputs.forget()
 
     @property
@@ -214,8 +218,11 @@ class WeightQuantizer:
         alike: dict[tuple[Inputs, int, int, str], list[WeightMatrix]] = {}
         for each, known in inputs.items():
             form = formats[each]
-            if form.method == "awq" and not each.is_table and len(self._inputs.names(each)) == 1:
-                key = known, form.bits, form.block, self._scheme(each, form)
+            scheme = self._scheme(each, form)
+            if form.method != "awq" or scheme == "offsets":  # offsets follow each block's range
+                continue
+            if not each.is_table and len(self._inputs.names(each)) == 1:
+                key = known, form.bits, form.block, scheme
                 alike.setdefault(key, []).append(each)
         found: dict[WeightMatrix, Array] = {}
         for (known, bits, block, scheme), stores in alike.items():
@@ -279,16 +286,36 @@ class WeightQuantizer:
         scheme = self._scheme(each, format)
         return not is_exact(each.matrix(), format.bits, format.block, scheme)
 
-    def _fit(self, average_bits: float | None, size: int | None) -> dict[WeightMatrix, NodeFormat]:
-        """The formats of a budget."""
-        if average_bits is not None:
-            budget = bytes_for_bits(self._model, self._stores, average_bits)
-        else:
-            assert size is not None
-            budget = bytes_for_file(self._model, self._stores, size)
-        inputs = self._inputs.squares(self._stores)
+    def _round_all(self, formats: Mapping[WeightMatrix, NodeFormat]) -> Plan:
+        """The plan of all weights, rounded in these formats."""
+        wanted = {each: (form, self._scheme(each, form)) for each, form in formats.items()}
+        changed = [each for each in wanted if self._chosen.get(each, (None,))[0] != wanted[each]]
+        if self._method == "awq":  # factors are of all weights that read the same data
+            changed = list(wanted) if changed else []
+        for each, final in self._round({each: formats[each] for each in changed}).items():
+            self._chosen[each] = wanted[each], final
+        return {site.name: self._chosen[each][1] for each in self._stores for site in each.sites}
+
+    def _fit_file(self, size: int) -> Plan:
+        """A plan whose file has at most `size` bytes, as written.
+
+        What a plan adds to the graph (nodes, AWQ's factors, the sums of blocks) is known exactly
+        once it is written: what is too much, the weights must save.
+        """
+        left = bytes_for_file(self._model, self._stores, size)
+        while True:
+            plan = self._round_all(self._fit(left))
+            excess = saved_bytes(self.write(plan)) - size if plan else 0
+            if excess <= 0:
+                return plan
+            left -= excess
+
+    def _fit(self, budget: int) -> dict[WeightMatrix, NodeFormat]:
+        """The formats of weights that may take so many bytes."""
+        if self._squares is None:
+            self._squares = self._inputs.squares(self._stores)
         self._progress("choose bits for each layer", 0, None)
-        chosen = choose_formats(self._stores, inputs, budget)
+        chosen = choose_formats(self._stores, self._squares, budget)
         for each, choice in chosen.items():
             self._schemes[each, choice.bits, choice.block] = choice.scheme
         return {

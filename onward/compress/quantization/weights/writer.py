@@ -209,12 +209,22 @@ class WeightWriter:
         return self._initializer("constant", ir.tensor(numbers), self._model.graph, *key)
 
     def _ones(self, stored: Stored, dtype: ir.DataType) -> ir.Value:
-        """A matrix that sums blocks: (inputs, sums)."""
+        """A matrix that sums blocks: (inputs, sums).
+
+        It is written as one number for each block; engines repeat it when they load the model.
+        """
         size, block = stored.shape[1], stored.block
-        eye = np.eye(size // block, stored.sums, dtype=dtype.numpy())
         key = "ones", size, block, dtype
-        ones = ir.tensor(np.repeat(eye, block, axis=0))
-        return self._initializer("block_sums", ones, self._model.graph, *key)
+        if key not in self._kept:
+            eye = np.eye(size // block, stored.sums, dtype=np.int8)[:, None]
+            first = self._model.graph[0]
+            kept = self._initializer("blocks", ir.tensor(eye), self._model.graph, *key, "int8")
+            shape = self._numbers(np.array([size // block, block, stored.sums]))
+            matrix = self._numbers(np.array([size, stored.sums]))
+            wide = self._add(first, "Cast", [kept], {"to": dtype})
+            ones = self._add(first, "Expand", [wide, shape])
+            self._kept[key] = self._add(first, "Reshape", [ones, matrix])
+        return self._kept[key]
 
     def _add(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -55,6 +56,48 @@ def test_traces_of_exporters_are_no_part_of_a_size_that_was_asked_for() -> None:
     assert report.after.file_bytes <= 12_000
 
 
+def grid(rng: np.random.Generator, size: int) -> np.ndarray[Any, Any]:
+    """A weight whose blocks of 32 lie on a grid of 4 bits with offsets, as in GGUF files."""
+    codes = rng.integers(0, 16, (size * size // 32, 32))
+    steps = rng.uniform(0.01, 0.03, (len(codes), 1)).astype(np.float16)
+    w = codes * steps + rng.uniform(-0.3, 0.1, steps.shape)
+    return w.reshape(size, size).T.astype(np.float32)
+
+
+@pytest.mark.parametrize("method", ["mse", "awq"])
+@pytest.mark.parametrize("share", [0.17, 0.25])
+def test_a_file_is_never_above_the_size_that_was_asked_for(
+    method: str, share: float, tmp_path: Path
+) -> None:
+    """What a plan adds to the graph counts: sums of blocks, factors, nodes."""
+    rng = np.random.default_rng(0)
+    op = OpBuilder(opset=18)
+    y = op.input("x", "float32", ("batch", 256))
+    for place in range(2):
+        y = op.Tanh(op.MatMul(y, op.initializer(f"w{place}", grid(rng, 256))))
+    more = [op.initializer(f"v{k}", rng.normal(size=(256, 64)).astype(np.float32)) for k in (0, 1)]
+    model = op.model(a=op.MatMul(y, more[0]), b=op.Relu(op.MatMul(y, more[1])))
+    size = int(share * weight_bytes(model))
+    spread = np.exp(rng.normal(size=256))
+    rows = {"x": (rng.normal(size=(64, 256)) * spread).astype(np.float32)}
+    report = quantize(model, rows, "int4", drop=0.5, memory=False, size=size, method=method)
+    assert report.helped
+    report.save(tmp_path / "small.onnx")
+    assert (tmp_path / "small.onnx").stat().st_size == report.after.file_bytes <= size
+
+
+def test_weights_with_offsets_get_no_factors() -> None:
+    rng = np.random.default_rng(0)
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", 256))
+    model = op.model(y=op.MatMul(x, op.initializer("w", grid(rng, 256))))
+    spread = np.exp(2 * rng.normal(size=256))
+    rows = {"x": (rng.normal(size=(64, 256)) * spread).astype(np.float32)}
+    report = quantize(model, rows, "int4", drop=0.5, memory=False, size=62_000, method="awq")
+    assert "Mul" not in [node.op_type for node in report.model.graph]
+    assert "Concat" in [node.op_type for node in report.model.graph]  # of the sums of blocks
+
+
 def test_a_large_model_is_read_and_written_one_weight_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +105,6 @@ def test_a_large_model_is_read_and_written_one_weight_at_a_time(
     ir.save(chain(24, 512), path, external_data="m.data")
     given = (tmp_path / "m.data").stat().st_size
     monkeypatch.setattr(subject, "_LARGE", 1 << 20)
-    monkeypatch.setattr(subject, "_SERIALIZED_AT_MOST", 1)
     monkeypatch.setattr(prepare, "LARGEST_IN_MEMORY", 1 << 20)
     monkeypatch.setattr(files, "_COPIED_AT_MOST", 1 << 20)
     quantize(path, to="int4", method="rtn").save(
