@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -136,12 +136,56 @@ def _embedding_bag(
     return bags, op.Identity(offsets), op.Identity(offsets), op.Identity(offsets)
 
 
+def _roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """y[i] = x[(i - shift) mod n] along each axis, or of all elements; a shift may be a size."""
+    if not len(x.shape):
+        return op.Identity(x)
+    y = x if len(dims) else op.Reshape(x, [-1])
+    for shift, axis in zip(shifts, dims or (0,), strict=True):
+        start = axis % len(x.shape)
+        size = op.Max(op.Shape(y, start=start, end=start + 1), op.Constant(value_ints=[1]))
+        first = op.Mod(op.Neg(op.Reshape(shift, [1])), size)
+        y = op.Concat(
+            *(op.Slice(y, first, [1 << 62], [axis]), op.Slice(y, [0], first, [axis])), axis=axis
+        )
+    return y if len(dims) else op.Reshape(y, op.Shape(x))
+
+
+def _cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Distances between rows: (..., n, d), (..., m, d) -> (..., n, m)"""
+    if p not in (1.0, 2.0):
+        raise CannotCapture(f"torch.cdist with p={p:g} has no ONNX operators")
+    difference = op.Sub(op.Unsqueeze(x, [-2]), op.Unsqueeze(y, [-3]))
+    if p == 1.0:
+        return op.ReduceSum(op.Abs(difference), [-1], keepdims=0)
+    return _distance(op.ReduceSum(op.Mul(difference, difference), [-1], keepdims=0))
+
+
+def _euclidean_distances(x: Any, y: Any) -> Any:
+    """The root of |x|² + |y|² - 2 x yᵀ, which torch.cdist takes for more than 25 rows"""
+    squares = [op.ReduceSum(op.Mul(each, each), [-1], keepdims=1) for each in (x, y)]
+    axes = [*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2]
+    product = op.MatMul(x, op.Transpose(y, perm=axes))
+    sums = op.Add(squares[0], op.Transpose(squares[1], perm=axes))
+    square = op.Sub(sums, op.Mul(product, op.CastLike(2.0, product)))
+    return _distance(op.Max(square, op.CastLike(0.0, square)))
+
+
+def _distance(square: Any) -> Any:
+    """The root of squared distances; its gradient is 0 where they are 0, as that of torch.cdist."""
+    is_zero = op.Equal(square, op.CastLike(0.0, square))
+    return op.Where(is_zero, square, op.Sqrt(op.Where(is_zero, op.CastLike(1.0, square), square)))
+
+
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    _aten._cdist_forward.default: _cdist,
+    _aten._euclidean_dist.default: _euclidean_distances,
     _aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
     _aten.cross_entropy_loss.default: cross_entropy_loss,
     _aten.embedding.default: _embedding,
     _aten.embedding_bag.padding_idx: _embedding_bag,
     _aten.multinomial.default: _multinomial,
+    _aten.roll.default: _roll,
     _aten.rnn_relu.input: recurrent("Relu"),
     _aten.rnn_tanh.input: recurrent("Tanh"),
     STOP_GRADIENT: stop_gradient,

@@ -28,6 +28,7 @@ from onward.pytorch.changing_items import ChangingItems, Initializes, tensor_kin
 from onward.pytorch.fallback import (
     CannotCapture,
     Checkpointed,
+    Differentiates,
     Report,
     Sharded,
     Slower,
@@ -276,7 +277,7 @@ class CapturedModule:
     def _fall_back(self, key: Any, reason: CannotCapture) -> None:
         self._report(self.path, type(self.module).__name__, reason)
         self.reasons[key] = reason
-        if self._parts is None and not isinstance(reason, Slower):
+        if self._parts is None and not isinstance(reason, (Differentiates, Slower)):
             start = f"{self.path}." if self.path else ""
             self._parts = [
                 CapturedModule(child, self._options, f"{start}{name}", self._report, self._changing)

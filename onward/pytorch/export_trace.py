@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -11,7 +12,9 @@ from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.export import graph_signature as signatures
+from torch.nn.modules import rnn
 
 from onward.message_text import first_line
 from onward.pytorch.changing_items import Initializes
@@ -106,7 +109,20 @@ def _reason(error: BaseException) -> str:
     """Why torch.export fails, in one line."""
     if _NO_TRACE in str(error):
         return "torch.export cannot trace it, such as .data of a tensor: use .detach()"
+    if _runs_packed(error):
+        return (
+            "it runs a recurrent layer on packed sequences, whose layout depends on their lengths"
+        )
     if "data-dependent" in str(error):
         return "it branches on the value of a tensor, or reads it as a number"
+    if isinstance(error, DynamicOutputShapeException):
+        return f"the shape of a result of {error.func} depends on the values of tensors"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _runs_packed(error: BaseException) -> bool:
+    """Whether the forward of a recurrent layer, which has `batch_sizes` if it is packed, failed."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    layers = (frame for frame in frames if frame.f_globals.get("__name__") == rnn.__name__)
+    return any(frame.f_locals.get("batch_sizes") is not None for frame in layers)

@@ -45,6 +45,9 @@ class TraceReader:
         self._of_call: dict[str, int] = {}  # placeholder -> the tensor of the call
         self._names: dict[str, str] = {}  # placeholder -> name of the input
         self._taken: set[str] = set()
+        made = (value for node in model.graph.all_nodes() for value in node.outputs)
+        values = (*made, *model.graph.initializers.values())
+        self._computed = {str(value.name): value for value in values}
 
     def capture(self, hidden: Mapping[str, Tensor]) -> Capture:
         self._read_inputs(hidden)
@@ -122,7 +125,17 @@ class TraceReader:
         while wish in self._taken:
             wish += "_"
         self._taken.add(wish)
+        self._give_way(wish)
         value.name = self._names[placeholder] = wish
+
+    def _give_way(self, name: str) -> None:
+        """Rename a computed value that has the name of an input, such as "cat"."""
+        value = self._computed.pop(name, None)
+        if value is None:
+            return
+        while name in self._computed or name in self._taken:
+            name += "_"
+        value.name, self._computed[name] = name, value
 
     def _rename_outputs(self, kept: Mapping[str, ir.Value]) -> dict[str, str]:
         renamed = {}
