@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from onnxscript import opset18
+from onnxscript.function_libs.torch_lib.ops import core
 
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.loss_translations import cross_entropy_loss
@@ -177,10 +178,61 @@ def _distance(square: Any) -> Any:
     return op.Where(is_zero, square, op.Sqrt(op.Where(is_zero, op.CastLike(1.0, square), square)))
 
 
+def _std(
+    x: Any, dim: Sequence[int] | None = None, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """sqrt(sum((x - mean)²) / (n - correction)); its gradient is 0 where it is 0, as torch's"""
+    axes = list(dim or range(len(x.shape)))
+    if not axes:
+        return op.Identity(op.Sub(x, x))
+    centred = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
+    squares = op.ReduceSum(op.Mul(centred, centred), axes, keepdims=int(keepdim))
+    count = op.CastLike(op.ReduceProd(op.Gather(op.Shape(x), axes), keepdims=0), x)
+    less = op.CastLike(1.0 if correction is None else float(correction), x)
+    return _distance(op.Div(squares, op.Sub(count, less)))
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    """min(max(x, low), high); at a bound, the gradient is that of x"""
+    bounds = [None if bound is None else op.CastLike(bound, x) for bound in (low, high)]
+    if all(bound is None or not len(getattr(bound, "shape", ())) for bound in (low, high)):
+        return op.Clip(x, *bounds)
+    for bound, is_outside in zip(bounds, (op.Less, op.Greater)):
+        x = x if bound is None else op.Where(is_outside(x, bound), bound, x)
+    return x
+
+
+def _scatter_reduce(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """x with src reduced into it at index; the mean, which ONNX lacks, is a sum and a count"""
+    if reduce != "mean":
+        return core.aten_scatter_reduce(x, dim, index, src, reduce, include_self)
+    zeros = op.Expand(op.CastLike(0.0, x), op.Shape(x))
+    ones = op.Expand(op.CastLike(1.0, src), op.Shape(index))
+    count = op.ScatterElements(zeros, index, ones, axis=dim, reduction="add")
+    one = op.CastLike(1.0, x)
+    if include_self:
+        total = op.ScatterElements(x, index, src, axis=dim, reduction="add")
+        return op.Div(total, op.Add(count, one))
+    first = op.Where(op.Less(count, one), x, zeros)  # x stays where nothing is reduced into it
+    total = op.ScatterElements(first, index, src, axis=dim, reduction="add")
+    return op.Div(total, op.Max(count, one))
+
+
+def _multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
+    raise CannotCapture("F.multilabel_margin_loss has no ONNX operators")  # torch's own is wrong
+
+
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
     _aten._cdist_forward.default: _cdist,
     _aten._euclidean_dist.default: _euclidean_distances,
     _aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    _aten.clamp.default: _clamp,
+    _aten.clamp.Tensor: _clamp,
+    _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten.scatter_reduce.two: _scatter_reduce,
+    _aten.std.correction: _std,
     _aten.cross_entropy_loss.default: cross_entropy_loss,
     _aten.embedding.default: _embedding,
     _aten.embedding_bag.padding_idx: _embedding_bag,

@@ -76,3 +76,40 @@ def test_distances_of_other_norms_run_in_torch() -> None:
     x = torch.randn(3, 2, requires_grad=True)
     with pytest.warns(FallbackWarning, match="torch.cdist with p=3 has no ONNX operators"):
         Module(Calls(lambda x: torch.cdist(x, x, p=3.0)))(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.clamp(-1, 2),
+        lambda x: x.clamp(min=0),
+        lambda x: x.clamp(max=torch.tensor([0.0, 1.0, 2.0, 3.0])),
+        lambda x: x.clamp(torch.zeros(4), torch.full((3, 1), 2.0)),
+        lambda x: x.std(1),
+        lambda x: x.std((0, 1), correction=0, keepdim=True),
+        lambda x: x.std(),
+    ],
+)
+def test_gradients_at_bounds_and_of_equal_rows_are_those_of_torch(function: Any) -> None:
+    x = torch.tensor([[0.0, -1.0, 2.0, 3.0], [3.0] * 4, [0.0] * 4], requires_grad=True)
+    assert_as_eager(Calls(function), x)
+
+
+def test_a_loss_that_torch_decomposes_wrongly_runs_in_torch() -> None:
+    x, target = torch.randn(2, 3), torch.tensor([[2, -1, 0]] * 2)
+    captured = Module(Calls(nn.functional.multilabel_margin_loss))
+    with pytest.warns(FallbackWarning, match="multilabel_margin_loss has no ONNX operators"):
+        found = captured(x, target)
+    torch.testing.assert_close(found, nn.functional.multilabel_margin_loss(x, target))
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum", "amax", "prod"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_values_scattered_into_a_tensor_are_those_of_torch(reduce: str, include_self: bool) -> None:
+    torch.manual_seed(0)
+    index = torch.tensor([2, 0, 2, 4])[:, None].expand(4, 3)
+
+    def scatter(x: Tensor, src: Tensor) -> Tensor:
+        return x.scatter_reduce(0, index, src, reduce, include_self=include_self)
+
+    assert_as_eager(Calls(scatter), torch.randn(5, 3), torch.randn(4, 3).requires_grad_())
