@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from onnxscript import opset18
+from onnxscript.function_libs.torch_lib.ops import core
 
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.loss_translations import cross_entropy_loss
@@ -136,12 +137,107 @@ def _embedding_bag(
     return bags, op.Identity(offsets), op.Identity(offsets), op.Identity(offsets)
 
 
+def _roll(x: Any, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
+    """y[i] = x[(i - shift) mod n] along each axis, or of all elements; a shift may be a size."""
+    if not len(x.shape):
+        return op.Identity(x)
+    y = x if len(dims) else op.Reshape(x, [-1])
+    for shift, axis in zip(shifts, dims or (0,), strict=True):
+        start = axis % len(x.shape)
+        size = op.Max(op.Shape(y, start=start, end=start + 1), op.Constant(value_ints=[1]))
+        first = op.Mod(op.Neg(op.Reshape(shift, [1])), size)
+        y = op.Concat(
+            *(op.Slice(y, first, [1 << 62], [axis]), op.Slice(y, [0], first, [axis])), axis=axis
+        )
+    return y if len(dims) else op.Reshape(y, op.Shape(x))
+
+
+def _cdist(x: Any, y: Any, p: float, compute_mode: int | None = None) -> Any:
+    """Distances between rows: (..., n, d), (..., m, d) -> (..., n, m)"""
+    if p not in (1.0, 2.0):
+        raise CannotCapture(f"torch.cdist with p={p:g} has no ONNX operators")
+    difference = op.Sub(op.Unsqueeze(x, [-2]), op.Unsqueeze(y, [-3]))
+    if p == 1.0:
+        return op.ReduceSum(op.Abs(difference), [-1], keepdims=0)
+    return _distance(op.ReduceSum(op.Mul(difference, difference), [-1], keepdims=0))
+
+
+def _euclidean_distances(x: Any, y: Any) -> Any:
+    """The root of |x|² + |y|² - 2 x yᵀ, which torch.cdist takes for more than 25 rows"""
+    squares = [op.ReduceSum(op.Mul(each, each), [-1], keepdims=1) for each in (x, y)]
+    axes = [*range(len(y.shape) - 2), len(y.shape) - 1, len(y.shape) - 2]
+    product = op.MatMul(x, op.Transpose(y, perm=axes))
+    sums = op.Add(squares[0], op.Transpose(squares[1], perm=axes))
+    square = op.Sub(sums, op.Mul(product, op.CastLike(2.0, product)))
+    return _distance(op.Max(square, op.CastLike(0.0, square)))
+
+
+def _distance(square: Any) -> Any:
+    """The root of squared distances; its gradient is 0 where they are 0, as that of torch.cdist."""
+    is_zero = op.Equal(square, op.CastLike(0.0, square))
+    return op.Where(is_zero, square, op.Sqrt(op.Where(is_zero, op.CastLike(1.0, square), square)))
+
+
+def _std(
+    x: Any, dim: Sequence[int] | None = None, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """sqrt(sum((x - mean)²) / (n - correction)); its gradient is 0 where it is 0, as torch's"""
+    axes = list(dim or range(len(x.shape)))
+    if not axes:
+        return op.Identity(op.Sub(x, x))
+    centred = op.Sub(x, op.ReduceMean(x, axes, keepdims=1))
+    squares = op.ReduceSum(op.Mul(centred, centred), axes, keepdims=int(keepdim))
+    count = op.CastLike(op.ReduceProd(op.Gather(op.Shape(x), axes), keepdims=0), x)
+    less = op.CastLike(1.0 if correction is None else float(correction), x)
+    return _distance(op.Div(squares, op.Sub(count, less)))
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    """min(max(x, low), high); at a bound, the gradient is that of x"""
+    bounds = [None if bound is None else op.CastLike(bound, x) for bound in (low, high)]
+    if all(bound is None or not len(getattr(bound, "shape", ())) for bound in (low, high)):
+        return op.Clip(x, *bounds)
+    for bound, is_outside in zip(bounds, (op.Less, op.Greater)):
+        x = x if bound is None else op.Where(is_outside(x, bound), bound, x)
+    return x
+
+
+def _scatter_reduce(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
+) -> Any:
+    """x with src reduced into it at index; the mean, which ONNX lacks, is a sum and a count"""
+    if reduce != "mean":
+        return core.aten_scatter_reduce(x, dim, index, src, reduce, include_self)
+    zeros = op.Expand(op.CastLike(0.0, x), op.Shape(x))
+    ones = op.Expand(op.CastLike(1.0, src), op.Shape(index))
+    count = op.ScatterElements(zeros, index, ones, axis=dim, reduction="add")
+    one = op.CastLike(1.0, x)
+    if include_self:
+        total = op.ScatterElements(x, index, src, axis=dim, reduction="add")
+        return op.Div(total, op.Add(count, one))
+    first = op.Where(op.Less(count, one), x, zeros)  # x stays where nothing is reduced into it
+    total = op.ScatterElements(first, index, src, axis=dim, reduction="add")
+    return op.Div(total, op.Max(count, one))
+
+
+def _multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
+    raise CannotCapture("F.multilabel_margin_loss has no ONNX operators")  # torch's own is wrong
+
+
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    _aten._cdist_forward.default: _cdist,
+    _aten._euclidean_dist.default: _euclidean_distances,
     _aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    _aten.clamp.default: _clamp,
+    _aten.clamp.Tensor: _clamp,
+    _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten.scatter_reduce.two: _scatter_reduce,
+    _aten.std.correction: _std,
     _aten.cross_entropy_loss.default: cross_entropy_loss,
     _aten.embedding.default: _embedding,
     _aten.embedding_bag.padding_idx: _embedding_bag,
     _aten.multinomial.default: _multinomial,
+    _aten.roll.default: _roll,
     _aten.rnn_relu.input: recurrent("Relu"),
     _aten.rnn_tanh.input: recurrent("Tanh"),
     STOP_GRADIENT: stop_gradient,

@@ -5,28 +5,30 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import count
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
 
-from onward.errors import InvalidModel, OnwardError, ProviderError
+from onward.errors import OnwardError
 from onward.message_text import first_line
 from onward.providers.torch.training.graph_pool import GraphPool
+from onward.pytorch.call_state import are_plain, are_sharded, trace_state
 from onward.pytorch.call_structure import flatten
 from onward.pytorch.call_times import program_seconds, torch_seconds
-from onward.pytorch.capture import Axes, Capture, capture, default_axes
+from onward.pytorch.capture import capture, default_axes
+from onward.pytorch.capture_compiler import compile_capture
+from onward.pytorch.captured_model import Capture
 from onward.pytorch.captured_program import CapturedProgram
 from onward.pytorch.changing_items import ChangingItems, Initializes, tensor_kind
-from onward.pytorch.engines import engine_names, make_engine
 from onward.pytorch.fallback import (
     CannotCapture,
     Checkpointed,
+    Differentiates,
     Report,
     Sharded,
     Slower,
@@ -47,8 +49,6 @@ Tensor = torch.Tensor
 ONE_CAPTURE = threading.RLock()
 _INITIALIZATIONS = 8  # calls in a row, each of other sizes, such as those that fill a cache
 _SHARDED = "sharded"  # the key of calls while parameters are sharded
-_PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
-_kind = attrgetter("dtype", "device", "requires_grad")
 _shape = attrgetter("shape")
 
 
@@ -119,8 +119,8 @@ class CapturedModule:
         tensors = self._contents.tensors()
         held = [*tensors.values(), *call]
         in_torch = partial(self._run_in_torch, args, kwargs)
-        if not _are_plain(held):  # DTensors, fake tensors
-            if not _are_plain(call) or not _are_sharded(tensors.values()):
+        if not are_plain(held):  # DTensors, fake tensors
+            if not are_plain(call) or not are_sharded(tensors.values()):
                 return partial(self._forward, *args, **kwargs)
             if _SHARDED not in self.reasons:
                 self._fall_back(_SHARDED, Sharded("parameters of its submodules are sharded"))
@@ -128,7 +128,7 @@ class CapturedModule:
         if held and held[0].device.type == "meta":
             return partial(self._forward, *args, **kwargs)
         modes = (self._forward, self._contents.modes(), is_collected())
-        state = (*modes, *_trace_state(tensors.values(), call))
+        state = (*modes, *trace_state(tensors.values(), call))
         key = (structure.key(), *state)
         program = self._find_program(key, tensors, call)
         if program is not None:
@@ -230,7 +230,9 @@ class CapturedModule:
                 found = capture(self.module, args, kwargs, axes, changing=self._changing)
                 known = rewrite_capture(found, options.rewrites).packed()
             # the first sizes get a program of their own, all others share one
-            program = self._compile(known, call, tensors, is_fixed=not group)
+            program = compile_capture(
+                *(known, call, tensors, options, self._graph_pool), is_fixed=not group
+            )
             gc.collect()  # traces are large and full of cycles
             if options.provider == "fastest":
                 self._refuse_slower(program, args, kwargs, call, tensors)
@@ -243,38 +245,6 @@ class CapturedModule:
             prefix = f"{options.onnx_prefix}{self.path}{'_' * bool(self.path)}{number}_"
             program.save_graphs(options.save_onnx, prefix)
         return program
-
-    def _compile(
-        self,
-        found: Capture,
-        call: Sequence[Tensor],
-        tensors: Mapping[str, Tensor],
-        *,
-        is_fixed: bool,
-    ) -> CapturedProgram:
-        wrt: list[str] = []
-        if torch.is_grad_enabled():
-            wrt = [name for name, of in found.tensors.items() if tensors[of].requires_grad]
-            wrt += [name for name, i in found.inputs.items() if call[i].requires_grad]
-        used = [tensors[of] for of in found.tensors.values()]
-        used += [call[i] for i in found.inputs.values()]
-        if any(map(torch.is_complex, used)):
-            raise CannotCapture("it reads complex numbers, which a graph has as pairs")
-        held = [*tensors.values(), *call]
-        device = held[0].device if held else torch.device("cpu")
-        names = engine_names(self._options.provider, device)
-        for name in names:
-            engine = make_engine(name, device, self._options.threads)
-            try:
-                return CapturedProgram(
-                    *(found, engine, wrt, self._options.segments, call),
-                    is_fixed=is_fixed,
-                    pool=self._graph_pool(device),
-                )
-            except (InvalidModel, ProviderError) as error:  # it lacks a kernel
-                if name == names[-1]:
-                    raise CannotCapture(first_line(error)) from error
-        raise AssertionError("there is always an engine")
 
     def _graph_pool(self, device: torch.device) -> Pool | None:
         """Where calls are recorded as CUDA graphs.
@@ -307,7 +277,7 @@ class CapturedModule:
     def _fall_back(self, key: Any, reason: CannotCapture) -> None:
         self._report(self.path, type(self.module).__name__, reason)
         self.reasons[key] = reason
-        if self._parts is None and not isinstance(reason, Slower):
+        if self._parts is None and not isinstance(reason, (Differentiates, Slower)):
             start = f"{self.path}." if self.path else ""
             self._parts = [
                 CapturedModule(child, self._options, f"{start}{name}", self._report, self._changing)
@@ -367,31 +337,6 @@ def _changes_shared(found: Capture, tensors: Mapping[str, Tensor], call: Sequenc
     return shares_memory(changed, (*call, *(tensors[of] for of in found.tensors.values())))
 
 
-def _are_plain(tensors: Iterable[Tensor]) -> bool:
-    """Whether all are tensors with memory of their own: no DTensors, no fake tensors."""
-    return _PLAIN.issuperset(map(type, tensors))
-
-
-def _are_sharded(tensors: Iterable[Tensor]) -> bool:
-    """Whether some are DTensors: FSDP2 gathers them when the submodule of theirs is called."""
-    return any(hasattr(tensor, "_local_tensor") for tensor in tensors)
-
-
-def _trace_state(tensors: Collection[Tensor], call: Sequence[Tensor]) -> tuple[Any, ...]:
-    """What a trace depends on, in addition to the structure of the arguments, modes and sizes.
-
-    Of the module's tensors, that is also their shapes, and which of them are the same.
-    """
-    held = [*tensors, *call]
-    kinds = tuple(map(_kind, held))
-    shapes = tuple(map(_shape, tensors))
-    ties = tuple(map(dict[int, int]().setdefault, map(id, tensors), count()))
-    ranks = tuple([tensor.ndim for tensor in call])
-    device = held[0].device.type if held else "cpu"
-    autocast = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return kinds, shapes, ties, ranks, torch.is_grad_enabled(), autocast
-
-
 def _changed_axes(group: Sequence[CapturedProgram], i: int, tensor: Tensor) -> list[int]:
     """The axes whose size differs between calls, in addition to the usual ones."""
     axes = set(default_axes(tensor))
@@ -399,6 +344,3 @@ def _changed_axes(group: Sequence[CapturedProgram], i: int, tensor: Tensor) -> l
         shape = program.capture.guards.shapes[i]
         axes |= {axis for axis, size in enumerate(shape) if size != tensor.shape[axis]}
     return sorted(axes)
-
-
-__all__ = ["ONE_CAPTURE", "Axes", "CapturedModule"]

@@ -21,7 +21,7 @@ from onward.graph.files import save
 from onward.passes.pipelines import PREPARE
 from onward.providers.ort.training.lowering import reads_shapes_alone
 from onward.pytorch.autograd import ForwardRun, Runs, Segment, attach
-from onward.pytorch.capture import Capture
+from onward.pytorch.captured_model import Capture
 from onward.pytorch.engines import Engine, OnnxRuntimeEngine
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.graphs import DRAW, NOISE, JointGraph, build_joint, split_joint

@@ -34,6 +34,10 @@ class CustomFunction(CannotCapture):
     """A module calls a torch.autograd.Function, whose backward PyTorch runs."""
 
 
+class Differentiates(CannotCapture):
+    """A forward computes gradients: its parts are not captured, they may get second gradients."""
+
+
 class UnsupportedData(CannotCapture):
     """A module takes or returns an object that is not made of tensors and constants."""
 

@@ -25,7 +25,9 @@ from onward.graph.scopes import walk
 from onward.passes.drop_unused import drop_unused
 from onward.pytorch.batch_norm_form import restore_batch_norms
 from onward.pytorch.call_structure import tensor_names
-from onward.pytorch.capture import Axes, Capture, capture
+from onward.pytorch.capture import capture
+from onward.pytorch.captured_model import Capture
+from onward.pytorch.export_trace import Axes
 from onward.pytorch.module import Module
 
 # metadata of torch's exporter: whether a tensor is a parameter, where a node was written

@@ -8,7 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onward.errors import OptionError
-from onward.pytorch.capture import Capture
+from onward.pytorch.captured_model import Capture
 
 Rewrite = Callable[[ir.Model], ir.Model | None]
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from onward.pytorch.changing_items import Initializes, ItemKey
-from onward.pytorch.fallback import CannotCapture
+from onward.pytorch.fallback import CannotCapture, Differentiates
 from onward.pytorch.layout_reads import OFFSET, STRIDES
 from onward.pytorch.tensor_aliases import memory_of
 from onward.pytorch.tensor_values import ReadValue
@@ -123,6 +123,11 @@ class TracedCalls(TorchFunctionMode):
     def refuse_hook(self, function: Any, args: _Arguments, kwargs: _Names) -> Any:
         raise CannotCapture(f"it calls {function.__name__} of a tensor")
 
+    def refuse_gradient(self, function: Any, args: _Arguments, kwargs: _Names) -> Any:
+        is_own = _calling_module() is self._module  # and not of a submodule, a part of its own
+        kind = Differentiates if is_own else CannotCapture
+        raise kind("its forward computes gradients (torch.autograd)")
+
     def alias(self, function: Any, args: _Arguments, kwargs: _Names) -> Any:
         found = function(*args, **kwargs)
         self._aliases[id(found)] = (found, args[0])
@@ -181,6 +186,9 @@ _VALUES = (
 _WATCHED: dict[Any, Callable[[TracedCalls, Any, _Arguments, _Names], Any]] = {
     torch.Tensor.register_hook: TracedCalls.refuse_hook,
     torch.Tensor.register_post_accumulate_grad_hook: TracedCalls.refuse_hook,
+    torch.autograd.grad: TracedCalls.refuse_gradient,
+    torch.autograd.backward: TracedCalls.refuse_gradient,
+    torch.Tensor.backward: TracedCalls.refuse_gradient,
     torch.Tensor.data.__get__: TracedCalls.alias,  # type: ignore[attr-defined]
     torch.Tensor.detach: TracedCalls.alias,
     **dict.fromkeys(_VALUES, TracedCalls.read_value),
@@ -203,6 +211,14 @@ def _is_called_by_torch() -> bool:
     while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back  # of this mode, and of others
     return str(frame.f_globals.get("__name__", "")).split(".")[0] == "torch"
+
+
+def _calling_module() -> Any:
+    """The module whose method calls a function of torch."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and not isinstance(frame.f_locals.get("self"), nn.Module):
+        frame = frame.f_back
+    return frame.f_locals.get("self")
 
 
 def attribute_names(module: nn.Module) -> dict[int, str]:

@@ -7,6 +7,7 @@ operators a second time. This calls the same parts of it one by one.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
@@ -26,6 +27,8 @@ from onward.pytorch.layout_reads import check_as_strided
 from onward.pytorch.stopped_gradients import mark_in_trace
 
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
+# what torch's exporter says of an operator: aten.linalg_matrix_exp, without ".default"
+_LACKING = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _OPSET = 23  # the first with Attention
 
 
@@ -178,4 +181,7 @@ def _missing(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
+    lacking = _LACKING.search(str(cause))
+    if lacking:
+        return f"ONNX cannot express it: there is no translation of {lacking[1]}"
     return f"ONNX cannot express it: {first_line(cause)}"

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.nn.utils import rnn
 
 from onward.errors import OptionError
 from onward.pytorch.fallback import FallbackWarning
@@ -159,3 +161,68 @@ def test_a_call_in_inference_mode_is_captured() -> None:
         warnings.simplefilter("error", FallbackWarning)
         y = Module(plain)(x)
         torch.testing.assert_close(y, plain(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (torch.linalg.matrix_exp, "there is no translation of aten.linalg_matrix_exp$"),
+        (
+            lambda x: functional.ctc_loss(
+                *(x[:, None].log_softmax(2), torch.tensor([[1, 2]])),
+                *(torch.tensor([4]), torch.tensor([2])),
+            ),
+            "the shape of a result of aten._ctc_loss.Tensor depends on the values of tensors$",
+        ),
+    ],
+)
+def test_what_has_no_operators_is_named(function: Any, reason: str) -> None:
+    x = torch.randn(4, 4)
+    with pytest.warns(FallbackWarning, match=reason):
+        torch.testing.assert_close(Module(Calls(function))(x), function(x))
+
+
+class Penalised(nn.Module):
+    """A critic with the penalty of its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        scores = self.critic(x)
+        (dx,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
+        return scores.mean() + dx.square().mean()
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_forward_that_differentiates_a_gradient_runs_in_torch(is_inner: bool) -> None:
+    torch.manual_seed(0)
+    module: nn.Module = Penalised()
+    if is_inner:  # what is around it is captured
+        module = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), module)
+    captured, x, found = Module(module), torch.randn(3, 4), []
+    with pytest.warns(FallbackWarning, match=r"its forward computes gradients \(torch.autograd\)"):
+        captured(x)
+    assert len(captured.programs) == is_inner
+    for each in (module, captured):
+        each.zero_grad()
+        each(x).backward()
+        found.append([p.grad for p in module.parameters()])
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_packed_sequences_run_in_torch(is_argument: bool) -> None:
+    layer, x, lengths = nn.GRU(2, 3), torch.randn(4, 2, 2), torch.tensor([2, 4])
+
+    def run(x: Any) -> Tensor:
+        packed = x if is_argument else rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        found: Tensor = layer(packed)[1]
+        return found
+
+    given = rnn.pack_padded_sequence(x, lengths, enforce_sorted=False) if is_argument else x
+    captured = Module(Calls(run))
+    with pytest.warns(FallbackWarning, match="runs a recurrent layer on packed sequences"):
+        torch.testing.assert_close(captured(given), run(given))
