@@ -221,7 +221,9 @@ def _own_engine(named: Named, options: SessionOptions) -> DeferredProvider:
         _check_options(name, given, ())
         return DeferredProvider((name,), lambda: _reference(options))
     if name == OPENVINO:
-        _check_options(name, given, ("precision", "device", "threads", "cache_dir"))
+        _check_options(
+            name, given, ("precision", "device", "threads", "cache_dir", "dynamic_quantization")
+        )
         return DeferredProvider((name,), lambda: openvino_provider.make_openvino(given, options))
     if name == TORCH:
         _check_options(name, given, ("device",))

@@ -22,6 +22,7 @@ from onward.errors import (
     UnsupportedModel,
 )
 from onward.graph.builder import OpBuilder
+from onward.providers.defect import X86, architecture
 from onward.providers.openvino.executable import OpenVINOExecutable
 from onward.providers.openvino.provider import OpenVINOProvider
 from tests.models import mlp, sandwich, serialized
@@ -87,6 +88,7 @@ def test_missing_openvino_names_the_package_to_install(monkeypatch: pytest.Monke
         ({"device": "TPU"}, "OpenVINO has no device 'TPU' here: it has .*CPU.*AUTO"),
         ({"threads": "many"}, "threads must be a whole number, 0 or more, not 'many'"),
         ({"threads": -1}, "threads must be a whole number, 0 or more, not -1"),
+        ({"dynamic_quantization": 32}, "dynamic_quantization must be True or False, not 32"),
     ],
 )
 def test_wrong_option_is_refused(given: dict[str, Any], message: str) -> None:
@@ -137,6 +139,30 @@ def test_float16_precision_if_the_machine_has_it() -> None:
         assert "does not compute in f16 on this machine" in str(error)
         return
     assert "16" in str(executable(session)._native.get_property("INFERENCE_PRECISION_HINT"))
+
+
+def test_data_is_rounded_where_weights_have_4_bits_as_onnxruntime_does() -> None:
+    rng = np.random.default_rng(0)
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 256))
+    w = rng.normal(size=(256, 64)).astype(np.float32)
+    model = op.model(y=op.MatMul(x, op.initializer("w", w)))
+    quantizer = WeightQuantizer(model, bits=4)
+    small = quantizer.write(quantizer.plan)
+    feeds = {"x": rng.normal(size=(16, 256)).astype(np.float32)}
+    exact = onward.InferenceSession(small, providers=["reference"]).run(None, feeds)[0]
+
+    def distance(session: Any) -> float:
+        return float(np.linalg.norm(session.run(None, feeds)[0] - exact) / np.linalg.norm(exact))
+
+    assert distance(alone(small, {"dynamic_quantization": "false"})) < 1e-5
+    assert distance(alone(small)) < 0.02
+    assert group_of(alone(small)) == (32 if architecture() == X86 else 0)
+    assert group_of(alone(small, {"dynamic_quantization": False})) == group_of(alone(model)) == 0
+
+
+def group_of(session: Any) -> int:
+    return int(executable(session)._native.get_property("DYNAMIC_QUANTIZATION_GROUP_SIZE"))
 
 
 @pytest.mark.parametrize(

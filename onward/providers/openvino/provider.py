@@ -13,7 +13,8 @@ import openvino
 from onward.errors import OptionError, ProviderError
 from onward.passes.downgrade import fits_opset
 from onward.passes.rewrite import nodes_of
-from onward.providers.defect import Platform, architecture
+from onward.providers.defect import X86, Platform, architecture
+from onward.providers.openvino.data_rounding import ROUNDED_TOGETHER, has_small_weights
 from onward.providers.openvino.executable import OpenVINOExecutable, one_line
 from onward.providers.openvino.serialize import NEWEST_OPSET, serialize
 from onward.providers.openvino.supported_types import Refusals
@@ -23,6 +24,7 @@ from onward.providers.single_nodes import node_signature, single_node_model
 NAME = "OpenVINOExecutionProvider"
 _CAPABILITIES = {"f32": "FP32", "f16": "FP16", "bf16": "BF16"}
 _CHOOSERS = ("AUTO", "HETERO", "MULTI", "BATCH")  # virtual devices that choose among real ones
+_DATA_GROUP = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 _PROBED_WITH = 65536  # bytes; larger constants become inputs when a single node is tested
 
 
@@ -41,7 +43,8 @@ def make_openvino(given: Mapping[str, Any], options: SessionOptions) -> OpenVINO
         settings["INFERENCE_NUM_THREADS"] = threads
     if "cache_dir" in given:
         settings["CACHE_DIR"] = str(given["cache_dir"])
-    return OpenVINOProvider(device, settings)
+    rounds = _flag("dynamic_quantization", given.get("dynamic_quantization", True))
+    return OpenVINOProvider(device, settings, rounds_data=rounds)
 
 
 @functools.cache
@@ -84,17 +87,34 @@ def _threads(given: Any) -> int:
     return threads
 
 
+def _flag(name: str, given: Any) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if (text := str(given).lower()) not in known:
+        raise OptionError(f"{NAME}'s {name} must be True or False, not {given!r}")
+    return known[text]
+
+
 class OpenVINOProvider:
     """Compiles parts with OpenVINO for one device."""
 
     name = NAME
 
     def __init__(
-        self, device: str, settings: Mapping[str, Any], place: Platform | None = None
+        self,
+        device: str,
+        settings: Mapping[str, Any],
+        place: Platform | None = None,
+        *,
+        rounds_data: bool = True,
     ) -> None:
-        """`place`: assume the defects of another version or processor."""
+        """`place`: assume the defects of another version or processor.
+
+        `rounds_data`: to 8 bits, where it is multiplied by weights of 4.
+        """
         self._device, self._settings = device, dict(settings)
-        self._refusals = Refusals(place or platform_of(device))
+        place = place or platform_of(device)
+        self._rounds_data = rounds_data and place.architecture == X86
+        self._refusals = Refusals(place)
         self._probed: dict[tuple[Any, ...], bool] = {}
         self._whole: tuple[ir.Model, OpenVINOExecutable] | None = None
 
@@ -146,7 +166,10 @@ class OpenVINOProvider:
     def _compile(self, model: ir.Model) -> OpenVINOExecutable:
         proto, weights = serialize(model)
         read = core().read_model(io.BytesIO(proto))
-        native = core().compile_model(read, self._device, self._settings)
+        settings = self._settings
+        if self._rounds_data and has_small_weights(model):
+            settings = settings | {_DATA_GROUP: ROUNDED_TOGETHER}
+        native = core().compile_model(read, self._device, settings)
         return OpenVINOExecutable(native, model.graph, weights, self._settings["PERF_COUNT"])
 
 

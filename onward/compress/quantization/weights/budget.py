@@ -52,10 +52,15 @@ def choose_formats(
     stores: Sequence[WeightMatrix], inputs: Mapping[WeightMatrix, Inputs], budget: int
 ) -> dict[WeightMatrix, WeightFormat]:
     """The format of each weight, so that all of them take at most `budget` bytes."""
-    least = sum(_nbytes(each, _USUAL[0]) for each in stores)
+    least = sum(_nbytes(each, _smallest(each)) for each in stores)
     choices = _USUAL if least <= budget else _SMALL + _USUAL
     options = {each: _rate(each, choices, inputs.get(each, Inputs())) for each in stores}
     return allocate(options, budget)
+
+
+def _smallest(each: WeightMatrix) -> WeightFormat:
+    """The smallest of the usual formats that a weight may have."""
+    return next(form for form in _USUAL if each.allows_block(form.bits, form.block))
 
 
 def bytes_for_bits(model: ir.Model, stores: Sequence[WeightMatrix], average_bits: float) -> int:
@@ -92,9 +97,7 @@ def _rate(
     rows, importance = sample_rows(each.matrix(), _RATED_ROWS), inputs.importance
     options = []
     for choice in choices:
-        if each.is_shared and each.shape[1] % choice.block:
-            continue
-        if not each.allows_bits(choice.bits):
+        if not (each.allows_block(choice.bits, choice.block) and each.allows_bits(choice.bits)):
             continue
         if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
             continue

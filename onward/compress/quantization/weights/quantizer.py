@@ -195,7 +195,7 @@ class WeightQuantizer:
     def _format(self, each: WeightMatrix, bits: int, block: int | None) -> NodeFormat:
         if not each.allows_bits(bits) or each.is_table:  # what a table loses, no layer can correct
             bits = max(bits, 4)
-        size = _fit_block(each, block or BLOCKS[bits])
+        size = _fit_block(each, bits, block or BLOCKS[bits])
         return NodeFormat(kind="weights", bits=bits, block=size, method=self._method)
 
     def _round(self, formats: Mapping[WeightMatrix, NodeFormat]) -> dict[WeightMatrix, NodeFormat]:
@@ -338,9 +338,9 @@ def _holder(site: WeightSite) -> ir.Graph:
     return graph
 
 
-def _fit_block(each: WeightMatrix, block: int) -> int:
-    """The block of a weight: for a shared one, one that divides its rows."""
-    while each.is_shared and each.shape[1] % block and block > LEAST_BLOCK:
+def _fit_block(each: WeightMatrix, bits: int, block: int) -> int:
+    """The block of a weight: this one, or a smaller one that all engines take."""
+    while not each.allows_block(bits, block) and block > LEAST_BLOCK:
         block //= 2
     return block
 

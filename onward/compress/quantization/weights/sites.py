@@ -79,6 +79,14 @@ class WeightMatrix:
         product = self.kind == "linear" and not self.is_shared
         return bits != 2 or not product or self.shape[0] % 4 == 0
 
+    def allows_block(self, bits: int, block: int) -> bool:
+        """Whether all engines take blocks of this size: OpenVINO takes whole ones only.
+
+        It has no 2 bits. Where no size divides the inputs, such as 100 of them, any is allowed.
+        """
+        size = self.shape[1]
+        return size % block == 0 or (not self.is_shared and (bits == 2 or size % LEAST_BLOCK != 0))
+
     def allows_offsets(self, block: int) -> bool:
         """Whether the sums of blocks can follow the data that the weight multiplies."""
         plain = self.kind == "linear" and all(site.data is not None for site in self.sites)

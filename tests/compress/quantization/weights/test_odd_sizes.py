@@ -15,6 +15,7 @@ from onward.compress.quantization.weights.quantizer import WeightQuantizer
 from onward.errors import OptionError
 from onward.graph.builder import OpBuilder
 from onward.graph.protos import to_proto
+from onward.providers.options import SessionOptions
 from onward.sessions.inference import InferenceSession
 
 Array = np.ndarray[Any, Any]
@@ -122,3 +123,23 @@ def test_rows_that_no_sum_can_have_are_left_out_of_moments(method: str, odd: flo
         quantizer = WeightQuantizer(model, data, bits=4, method=method)
         found.append(stored_weight(quantizer.write(quantizer.plan)))
     np.testing.assert_array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize(("inputs", "block"), [(192, 64), (96, 32), (48, 16), (100, 128)])
+def test_blocks_are_whole_where_a_smaller_one_divides_the_inputs(inputs: int, block: int) -> None:
+    """OpenVINO loads no others of 4 bits."""
+    quantizer = WeightQuantizer(product(inputs, 64), bits=4, block=128)
+    assert {format.block for format in quantizer.plan.values()} == {block}
+    small = WeightQuantizer(product(inputs, 64), bits=2, block=128)  # which OpenVINO lacks
+    assert {format.block for format in small.plan.values()} == {128}
+
+
+def test_a_budget_buys_whole_blocks() -> None:
+    """576 inputs have 4.5 blocks of 128."""
+    quantizer = WeightQuantizer(product(576, 64), average_bits=4.3)
+    assert {format.block for format in quantizer.plan.values()} == {64}
+    pytest.importorskip("openvino")
+    options = SessionOptions(disable_fallback=True)
+    session = InferenceSession(quantizer.write(quantizer.plan), options, ["openvino"])
+    assert session.get_providers() == ["OpenVINOExecutionProvider"]
+    assert session.run(None, {"x": np.zeros((2, 576), np.float32)})[0].shape == (2, 64)
