@@ -5,7 +5,7 @@
     python benchmarks/compression.py fp16 --peers-python ENVIRONMENT/bin/python
 
 int8: nine models quantized by each. fp16: the nine in 16 bits. int4, int2: MiniLM and MNIST-8 with
-few bits. smollm2: a language model at 5.5 bits a weight or fewer. prune: half of each of the nine.
+few bits. smollm2: a language model at 4.4 bits a weight. prune: half of each of the nine.
 
 Every compression runs in a process of its own, peers in an environment of their own (made under
 build/ unless --peers-python names one). All results of a model are then timed in turns in one
@@ -72,7 +72,7 @@ CASES = {
     "int2": Case(
         ("quantize", "--to", "int2", "--tune", "10min", "--drop", "7%"), (), ("minilm", "mnist-8")
     ),
-    "smollm2": Case(("quantize", "--to", "int4", "--bits", "5.5"), ("ort-int4",), ("smollm2",)),
+    "smollm2": Case(("quantize", "--to", "int4", "--bits", "4.4"), ("ort-int4",), ("smollm2",)),
     "prune": Case(("prune", "--keep", "0.5"), _PRUNERS, models.NINE),
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ from onward.compress.report import Change, Report
 from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.losses.loss import Loss
+from onward.providers.options import SessionOptions
 from onward.runner.metrics.metric import Metric
 from onward.sessions.inference import InferenceSession
 
@@ -94,7 +95,8 @@ def prune(
     seconds = read_time(tune)
     progress("read the model", 0, None)
     original = load(model)
-    inputs = InferenceSession(original, providers=[provider]).get_inputs()
+    quiet = SessionOptions(log_severity_level=4)
+    inputs = InferenceSession(original, quiet, [provider]).get_inputs()
     calibration = Calibration(data, inputs, target=target, batch=batch, limit=limit, seed=seed)
     timed = Calibration(data, inputs, target=target, batch=batch or 1, limit=1, seed=seed).first()
     judge = Judge(original, calibration, metric=metric, providers=[provider])

@@ -65,9 +65,11 @@ def _smallest(each: WeightMatrix) -> WeightFormat:
 
 def bytes_for_bits(model: ir.Model, stores: Sequence[WeightMatrix], average_bits: float) -> int:
     """The bytes that the stores may take, so that the model's weights have these bits each."""
-    tensors = [v.const_value for graph in graphs_of(model) for v in graph.initializers.values()]
+    stored = {value for each in stores for value in (each.weight, *each.copies)}
+    values = [value for graph in graphs_of(model) for value in graph.initializers.values()]
+    tensors = [value.const_value for value in values if value not in stored]
     count = sum(t.size for t in tensors if t is not None and t.dtype in FLOATS)
-    count -= sum(each.size * len(each.copies) for each in stores)
+    count += sum(each.size for each in stores)  # a weight that is read in two layouts counts twice
     return int(average_bits * count / 8) - _other_bytes(model, stores)
 
 

@@ -206,6 +206,15 @@ def test_average_bits_are_kept(average_bits: float) -> None:
     assert nbytes * 8 <= average_bits * count
 
 
+def test_a_weight_that_is_read_in_two_layouts_counts_twice() -> None:
+    op = OpBuilder(opset=18)
+    x = op.input("x", "float32", ("batch", 64))
+    w = op.initializer("w", noise(64, 64))
+    model = op.model(y=op.Add(op.MatMul(x, w), op.Gemm(x, w, transB=1)))
+    quantizer = WeightQuantizer(model, average_bits=4.8)
+    assert [format.bits for format in quantizer.plan.values()] == [4, 4]
+
+
 def test_a_file_is_not_larger_than_asked_for(tmp_path: Path) -> None:
     for size in (16_000, 20_000, 60_000):
         quantizer = WeightQuantizer(perceptron(), size=size)
