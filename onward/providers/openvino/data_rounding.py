@@ -22,6 +22,7 @@ def has_small_weights(model: ir.Model) -> bool:
 
 def _reads_small_weight(node: ir.Node) -> bool:
     if node.domain == "com.microsoft" and node.op_type == "MatMulNBits":
-        return attribute(node, "bits", 4) == 4
+        return bool(attribute(node, "bits", 4) == 4)
     codes = node.inputs[0] if node.op_type == "DequantizeLinear" else None
-    return codes is not None and codes.dtype in _SMALL and attribute(node, "block_size", 0) > 0
+    is_small = codes is not None and codes.dtype in _SMALL
+    return is_small and bool(attribute(node, "block_size", 0))
