@@ -6,7 +6,9 @@
     y = AwaitDeviceCopy(held, sent)     x, once its copy has arrived
 
 A compiler reuses memory by its own plan, which knows of one stream. So values that another stream
-still reads or writes stay inputs of a later operator, which waits for that stream.
+still reads or writes stay inputs of a later operator, which waits for that stream. Both operators
+must get the same memory: a compiler that wants certain strides may hand each a copy of its own, and
+write over the first while it is read. They take any strides, and check it.
 
 The `number` of a copy names its buffers: a recorded CUDA graph needs them at the same address in
 every step. They live as long as their `HostCopy`, which belongs to the lowered graphs. Copies are
@@ -39,6 +41,7 @@ class HostCopy:
         self.number = next(_numbers)
         _copies[self.number] = self
         self._buffers: dict[Any, Tensor] = {}
+        self._read = 0  # the address of what is copied
         self._stored: torch.cuda.Event | None = None
         self._sent: tuple[Tensor, torch.cuda.Event | None] | None = None
 
@@ -48,6 +51,7 @@ class HostCopy:
         if key not in self._buffers:
             self._buffers[key] = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
         held = self._buffers[key]
+        self._read = x.data_ptr()
         if not x.is_cuda:
             return held.copy_(x)
         stream = copy_stream(x.device, "activations")
@@ -57,8 +61,13 @@ class HostCopy:
             self._stored = stream.record_event()
         return held
 
-    def await_stored(self) -> None:
-        """Let the device wait until the host has the value."""
+    def await_stored(self, x: Tensor) -> None:
+        """Let the device wait until the host has the value, which was copied from x."""
+        if x.data_ptr() != self._read:
+            raise RuntimeError(
+                "the compiler freed an activation while it was copied to host memory: gradients "
+                "would be wrong\ntrain without Memory(offload=True), and report this model"
+            )
         if self._stored is not None:
             torch.cuda.current_stream().wait_event(self._stored)
 
@@ -93,7 +102,7 @@ _copies: WeakValueDictionary[int, HostCopy] = WeakValueDictionary()
 @kernel(COPY_TO_HOST, domain=DOMAIN)
 def copy_to_host(x: Tensor, *, number: int) -> Tensor:
     """x, in host memory once `AwaitHostCopy` has waited"""
-    held: Tensor = torch.ops.onward.copy_to_host(x, number)
+    held: Tensor = torch.ops.onward.begin_copy_to_host(x, number)
     return held
 
 
@@ -110,7 +119,7 @@ def copy_to_device(
 ) -> Tensor:
     """A token, once the value is on its way to the device"""
     tokens = [stored] if token is None else [stored, token]
-    sent: Tensor = torch.ops.onward.copy_to_device(held, tokens, number, device)
+    sent: Tensor = torch.ops.onward.begin_copy_to_device(held, tokens, number, device)
     return sent
 
 
@@ -124,11 +133,14 @@ def await_device_copy(held: Tensor, sent: Tensor, *, number: int, device: torch.
 # -- torch's operators -----------------------------------------------------------------------------
 
 
+_ANY_LAYOUT = (torch.Tag.flexible_layout,)  # else a compiler may copy what an operator reads
+
+
 def _token() -> Tensor:
     return torch.empty(1, dtype=torch.uint8)
 
 
-@torch.library.custom_op("onward::copy_to_host", mutates_args=())
+@torch.library.custom_op("onward::begin_copy_to_host", mutates_args=(), tags=_ANY_LAYOUT)
 def _copy_to_host(x: Tensor, number: int) -> Tensor:
     return _copies[number].store(x)
 
@@ -138,9 +150,9 @@ def _(x: Tensor, number: int) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype)
 
 
-@torch.library.custom_op("onward::await_host_copy", mutates_args=())
+@torch.library.custom_op("onward::await_host_copy", mutates_args=(), tags=_ANY_LAYOUT)
 def _await_host_copy(held: Tensor, x: Tensor, number: int) -> Tensor:
-    _copies[number].await_stored()
+    _copies[number].await_stored(x)
     return _token()
 
 
@@ -149,7 +161,7 @@ def _(held: Tensor, x: Tensor, number: int) -> Tensor:
     return _token()
 
 
-@torch.library.custom_op("onward::copy_to_device", mutates_args=())
+@torch.library.custom_op("onward::begin_copy_to_device", mutates_args=(), tags=_ANY_LAYOUT)
 def _copy_to_device(
     held: Tensor, tokens: list[Tensor], number: int, device: torch.device
 ) -> Tensor:
@@ -162,7 +174,7 @@ def _(held: Tensor, tokens: list[Tensor], number: int, device: torch.device) -> 
     return _token()
 
 
-@torch.library.custom_op("onward::await_device_copy", mutates_args=())
+@torch.library.custom_op("onward::await_device_copy", mutates_args=(), tags=_ANY_LAYOUT)
 def _await_device_copy(held: Tensor, sent: Tensor, number: int, device: torch.device) -> Tensor:
     return _copies[number].receive()
 

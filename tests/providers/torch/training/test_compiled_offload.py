@@ -20,6 +20,7 @@ from onward.providers.torch.kernels.host_copies import (
     AWAIT_HOST_COPY,
     COPY_TO_DEVICE,
     COPY_TO_HOST,
+    HostCopy,
 )
 from onward.providers.torch.training import lowering
 from onward.providers.torch.training.compiled_offload import write_host_copies
@@ -97,9 +98,17 @@ def test_compiled_steps_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(host_copies._copies) == before  # the session's memory went with it
 
 
+def test_a_copy_that_the_compiler_freed_is_noticed() -> None:
+    copy, x = HostCopy(), torch.ones(3)
+    copy.store(x)
+    copy.await_stored(x)
+    with pytest.raises(RuntimeError, match="gradients would be wrong"):
+        copy.await_stored(x.clone())
+
+
 @pytest.mark.gpu
 def test_recorded_steps_hold_less_memory_and_compute_the_same() -> None:
-    found, held = [], []
+    found, held, weights = [], [], []
     for memory in (None, Memory(offload=True)):
         session = onward.TrainingSession(
             layers(1 << 15, 256, 4 * LAYERS),
@@ -115,6 +124,11 @@ def test_recorded_steps_hold_less_memory_and_compute_the_same() -> None:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         held.append(torch.cuda.memory_reserved() - before)
+        weights.append({name: np.array(value) for name, value in session.parameters.items()})
         session.close()
     assert found[1] == pytest.approx(found[0], rel=1e-6)
     assert held[1] < 0.6 * held[0]
+    assert weights[0].keys() == weights[1].keys() != set()
+    for name, expected in weights[0].items():
+        # a few millionths of what a step changes
+        np.testing.assert_allclose(weights[1][name], expected, rtol=1e-6, atol=1e-8, err_msg=name)
