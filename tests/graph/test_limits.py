@@ -149,6 +149,22 @@ def test_the_folding_limit_leaves_weights_alone() -> None:
     assert folding_limit.disabled_optimizers(small) == []
 
 
+@pytest.mark.parametrize("part", [{}, {"start": 0}, {"start": -2, "end": 9}])
+def test_the_size_of_a_product_of_two_constants_is_that_of_one(part: dict[str, int]) -> None:
+    """Shape with attributes is known, too: else sizes multiply, 100,000 by 100,000 here."""
+    scan_model(
+        model(
+            helper.make_node("Shape", ["a"], ["shape"], **part),
+            helper.make_node("Reshape", ["b", "shape"], ["same"]),
+            helper.make_node("Mul", ["a", "same"], ["product"]),
+            helper.make_node("ReduceMax", ["product"], ["m"], keepdims=0),
+            helper.make_node("Add", ["x", "m"], ["y"]),
+            constants=[("a", np.ones((1000, 100), np.float32)), ("b", np.ones(100_000))],
+        ),
+        ModelLimits(),
+    )
+
+
 def test_unbounded_constants_are_not_folded() -> None:
     product = helper.make_node("Einsum", ["a", "b"], ["m"], equation="ij,jk->")
     big = np.ones((300, 300), np.float32)

@@ -336,10 +336,8 @@ def _evaluate(node: ScannedNode, given: Given) -> Array | None:
     """The value of a small result of shape arithmetic; None for any other."""
     if node.domain or (node.op not in _ARITHMETIC and node.op not in ("Cast", "Concat", "Shape")):
         return None
-    if node.op == "Shape" and given[0].dims is not None and not node.attributes:
-        return (
-            np.array(given[0].dims, np.int64) if max(given[0].dims, default=0) < 1 << 63 else None
-        )
+    if node.op == "Shape" and given[0].dims is not None:
+        return _shape(node, given[0].dims)
     arrays = [each.value for each in given if each.value is not None]
     if len(arrays) != len(given) or sum(array.size for array in arrays) > _MOST_VALUES:
         return None
@@ -357,3 +355,12 @@ def _evaluate(node: ScannedNode, given: Given) -> Array | None:
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, ZeroDivisionError):
         return None
     return result if 0 < result.size <= _MOST_VALUES else None
+
+
+def _shape(node: ScannedNode, dims: tuple[int, ...]) -> Array | None:
+    """The value of Shape, or of the part of it that the attributes choose."""
+    bounds = {name: attribute.number for name, attribute in node.attributes.items()}
+    if None in bounds.values():  # of a function's attribute
+        return None
+    chosen = dims[bounds.get("start", 0) : bounds.get("end")]
+    return np.array(chosen, np.int64) if max(chosen, default=0) < 1 << 63 else None
