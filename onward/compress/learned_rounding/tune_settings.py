@@ -26,7 +26,7 @@ class Tune:
         data: batches to learn from, as `Calibration` takes them; None: the calibration's. Every
             eighth batch, 256 rows at most, is held out for validation
         target: the column of `data` with the targets of `loss`
-        learning_rate: of the integers: 0.005 is 0.005 of the distance between two neighbouring
+        learning_rate: of the integers: 0.01 is a hundredth of the distance between two neighbouring
             integers
         scale_rate: learning rate of the scales, in integers that the largest one moves: relative to
             the scale, it is smaller for 8 bits than for 2
@@ -38,14 +38,14 @@ class Tune:
         folder: where Ctrl-C saves the state; the same call continues. None: nowhere
 
     >>> Tune(steps=200).learning_rate
-    0.005
+    0.01
     """
 
     steps: int | None = None
     seconds: float | None = None
     data: Any = None
     target: str | None = None
-    learning_rate: float = 0.005
+    learning_rate: float = 0.01
     scale_rate: float = 0.02
     loss: Loss | None = None
     batch: int | None = None
