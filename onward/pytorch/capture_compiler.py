@@ -36,8 +36,7 @@ def compile_capture(
     used += [call[i] for i in found.inputs.values()]
     if any(map(torch.is_complex, used)):
         raise CannotCapture("it reads complex numbers, which a graph has as pairs")
-    held = [*tensors.values(), *call]
-    device = held[0].device if held else torch.device("cpu")
+    device = device_of(tensors, call)
     names = engine_names(options.provider, device)
     for name in names:
         engine = make_engine(name, device, options.threads)
@@ -51,3 +50,9 @@ def compile_capture(
             if name == names[-1]:
                 raise CannotCapture(first_line(error)) from error
     raise AssertionError("there is always an engine")
+
+
+def device_of(tensors: Mapping[str, Tensor], call: Sequence[Tensor]) -> torch.device:
+    """The device of a call: that of the module's first tensor, or of the call's."""
+    held = [*tensors.values(), *call]
+    return held[0].device if held else torch.device("cpu")

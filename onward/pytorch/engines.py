@@ -151,6 +151,11 @@ def engine_names(provider: str, device: torch.device) -> list[str]:
     return ["onnxruntime", "torch"] if device.type == "cpu" else ["inductor"]
 
 
+def raced_providers(device: torch.device) -> list[str]:
+    """The providers that "fastest" measures; what compiles for long comes last."""
+    return ["auto", "inductor"] if device.type == "cpu" else ["auto"]
+
+
 def make_engine(name: str, device: torch.device, threads: int | None = None) -> Engine:
     """The engine of this name."""
     if name == "onnxruntime":

@@ -32,8 +32,8 @@ class ModuleOptions:
 
     Attributes:
         provider: "onnxruntime" (CPU), "torch", "inductor"; "auto": onnxruntime on a CPU, else
-            inductor; "fastest": as "auto", but PyTorch itself runs calls that it runs faster, by
-            a measurement in the first call
+            inductor; "fastest": onnxruntime, inductor or PyTorch itself, measured in the first
+            call
         fallback: what to do with a part that cannot be captured: "warn": PyTorch runs it, with one
             warning that says why; "quiet": the same without the warning; "forbid": an error
         segments: parts of the backward pass, each of which gives its gradients to autograd when it

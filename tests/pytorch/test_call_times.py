@@ -1,4 +1,4 @@
-"""provider="fastest": PyTorch runs what it runs faster."""
+"""provider="fastest": the engine that takes the least time, or PyTorch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,43 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
 
 
-@pytest.mark.parametrize("is_slower", [True, False])
-def test_the_faster_one_is_kept(is_slower: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_module, "program_seconds", lambda *_: 2.0 if is_slower else 0.5)
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+
+
+@pytest.mark.parametrize(
+    ("ort", "inductor", "kept"),
+    [(0.5, 2.0, "onnxruntime"), (2.0, 0.5, "inductor"), (2.0, 3.0, "")],
+)
+def test_the_fastest_one_is_kept(
+    ort: float, inductor: float, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = {"onnxruntime": ort, "inductor": inductor}
+    monkeypatch.setattr(captured_module, "program_seconds", lambda p, *_: taken[p.engine.name])
     monkeypatch.setattr(captured_module, "torch_seconds", lambda *_: 1.0)
     model = Module(net(), {"provider": "fastest", "fallback": "forbid"})
     model(torch.ones(2, 3)).sum().backward()
     assert model[0].weight.grad is not None
-    assert len(model.programs) == (not is_slower)
-    expected = {"": "PyTorch is faster: 1000.0 ms, onnxruntime 2000.0 ms"} if is_slower else {}
-    assert model.fallbacks == expected
+    assert [program.engine.name for program in model.programs] == ([kept] if kept else [])
+    slower = "PyTorch is faster: 1000.0 ms, onnxruntime 2000.0 ms, inductor 3000.0 ms"
+    assert model.fallbacks == ({} if kept else {"": slower})
+
+
+def test_an_engine_that_cannot_run_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seconds(program: Any, *_: Any) -> float:
+        if program.engine.name == "inductor":
+            raise RuntimeError("no C++ compiler\nsecond line")
+        return 0.5
+
+    monkeypatch.setattr(captured_module, "program_seconds", seconds)
+    monkeypatch.setattr(captured_module, "torch_seconds", lambda *_: 1.0)
+    model = Module(net(), {"provider": "fastest"})
+    model(torch.ones(2, 3))
+    assert [program.engine.name for program in model.programs] == ["onnxruntime"]
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [
+        "fastest: an engine is left out: no C++ compiler"
+    ]
 
 
 def test_measuring_changes_nothing() -> None:
