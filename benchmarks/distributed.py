@@ -30,7 +30,7 @@ import racing
 import report
 
 MODELS = ("mlp32", "tf8")
-ENGINES = ("ours", "ours-zero3", "ddp", "ddp-compile", "fsdp2")
+ENGINES = ("ours", "ours-inductor", "ours-zero3", "ddp", "ddp-compile", "fsdp2")
 PEERS = ("ddp", "ddp-compile", "fsdp2")
 STEPS, SMALL_STEPS = 40, 3  # of one answer
 BUCKET = 1 << 20  # bytes
@@ -104,7 +104,7 @@ def export(name: str, folder: str) -> None:
     np.savez(Path(folder) / "feeds.npz", **feeds)
 
 
-def ours(folder: str, **settings: Any) -> tuple[Step, Any]:
+def ours(folder: str, engine: str = "onnxruntime", **settings: Any) -> tuple[Step, Any]:
     """A step of ours, and its session; `settings` are those of Parallel."""
     import numpy as np
 
@@ -118,6 +118,7 @@ def ours(folder: str, **settings: Any) -> tuple[Step, Any]:
         optimizers.AdamW(),
         {"outputs": []},
         sess_options=onward.SessionOptions(intra_op_num_threads=1),
+        providers=["cpu" if engine == "onnxruntime" else engine],
         parallel=Parallel(**settings),
     )
     feeds = dict(np.load(Path(folder) / "feeds.npz"))
@@ -188,6 +189,8 @@ def _answer(name: str, engine: str, folder: str, steps: int) -> None:
     elif engine == "ours":
         step, session = ours(folder, bucket=BUCKET)
         measured_step, _ = ours(folder, bucket=BUCKET, compression=measured)
+    elif engine == "ours-inductor":
+        step, session = ours(folder, "inductor", bucket=BUCKET)
     else:
         step, session = ours(folder, shard=int(os.environ["WORLD_SIZE"]), zero=3)
     loss = step()
@@ -264,9 +267,11 @@ def verdict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for name in dict.fromkeys(row["model"] for row in rows):
         by = {r["engine"]: r["ms"] for r in rows if r["model"] == name and r["processes"] == 2}
-        for engine in PEERS:
-            if engine in by and "ours" in by:
-                found.append({"model": name, "peer": engine, "faster": by[engine] / by["ours"]})
+        for mine in ("ours", "ours-inductor"):
+            for engine in PEERS:
+                if engine in by and mine in by:
+                    faster = by[engine] / by[mine]
+                    found.append({"model": name, "ours": mine, "peer": engine, "faster": faster})
     return found
 
 
@@ -284,7 +289,8 @@ def show(rows: list[Any], ahead: list[Any]) -> None:
         table.add_row(*where, *numbers, hidden)
     console.print(table)
     for row in ahead:
-        print(f"{row['model']}: {row['faster']:.2f} times as fast as {row['peer']}")
+        faster = f"{row['faster']:.2f} times as fast as {row['peer']}"
+        print(f"{row['model']}: {row['ours']} is {faster}")
 
 
 def main() -> None:
