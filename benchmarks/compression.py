@@ -90,7 +90,7 @@ def main() -> None:
             rows += found
             _show(console, f"{name}: {model}", found)
     if not given.no_write:
-        print(report.write("compression", rows))
+        print(report.write("compression", rows, given.output))
 
 
 def _arguments() -> argparse.Namespace:
@@ -103,6 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing, for each model")
     parser.add_argument("--no-write", action="store_true", help="write no file of results")
+    parser.add_argument("--output", type=Path, help="the file of results, instead of a dated one")
     return parser.parse_args()
 
 

@@ -165,6 +165,19 @@ def test_the_size_of_a_product_of_two_constants_is_that_of_one(part: dict[str, i
     )
 
 
+def test_a_reshape_with_zeros_keeps_sizes() -> None:
+    scan_model(
+        model(
+            helper.make_node("Reshape", ["a", "shape"], ["same"]),
+            helper.make_node("Mul", ["a", "same"], ["product"]),
+            helper.make_node("ReduceMax", ["product"], ["m"], keepdims=0),
+            helper.make_node("Add", ["x", "m"], ["y"]),
+            constants=[("a", np.ones((1000, 100), np.float32)), ("shape", np.array([0, 100]))],
+        ),
+        ModelLimits(),
+    )
+
+
 def test_unbounded_constants_are_not_folded() -> None:
     product = helper.make_node("Einsum", ["a", "b"], ["m"], equation="ij,jk->")
     big = np.ones((300, 300), np.float32)

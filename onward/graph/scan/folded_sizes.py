@@ -214,8 +214,13 @@ def _reshape(node: ScannedNode, given: Given) -> FoldedConstant:
     size = given[0].size
     if size is None or len(given) < 2 or given[1].value is None:
         return FoldedConstant(size, None, None, given[0].letters)
-    wanted = _ints(given[1])
-    if any(each == 0 for each in wanted):
+    wanted, old = _ints(given[1]), given[0].dims
+    allow_zero = node.attributes.get("allowzero")
+    if not (allow_zero is not None and allow_zero.number) and old is not None:  # 0: as it was
+        wanted = [
+            old[axis] if not each and axis < len(old) else each for axis, each in enumerate(wanted)
+        ]
+    if not all(wanted):
         return FoldedConstant(size)
     known = math.prod(each for each in wanted if each > 0)
     return FoldedConstant.of([each if each > 0 else size // known for each in wanted])
