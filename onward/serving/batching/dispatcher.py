@@ -96,11 +96,23 @@ class Dispatcher:
             self._set_timer(work.deadline, work.arrival)
 
     def cancel(self, work: QueuedRequest) -> None:
-        """Drop a request if it waits."""
+        """Drop a request whose client is gone; a run that none waits for is ended if it can be."""
         if self._scheduler.remove(work):
             self._leave(work, None)
-        elif self._sequences is not None and work.part is not None:
+        elif self._sequences is None:
+            self._cancel_running(work)
+        elif work.part is not None:  # one that runs goes on: the next one needs its state
             self._sequences.remove(work)
+
+    def _cancel_running(self, work: QueuedRequest) -> None:
+        batch = next((each for each in self._runs if work in each.works), None)
+        if batch is None or work.is_answered:
+            return
+        work.is_answered = True
+        self.running -= 1
+        if all(each.is_answered for each in batch.works):
+            batch.due = self._next_due = -math.inf
+            self.wake()
 
     def wake(self) -> None:
         """Dispatch once the requests that the loop has read by now are queued."""
