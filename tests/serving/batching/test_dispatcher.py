@@ -157,6 +157,37 @@ async def test_a_model_that_is_stuck_is_reported_and_refuses_requests(
 
 
 @in_loop
+async def test_a_run_that_may_compile_is_reported_and_has_more_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    async with gated(clock=clock, stuck_after=5.0) as (model, gate, blocker):
+        gate.is_compiling = True
+        waiting = submit(model, request(2.0))
+        for clock.now in (5.0, 59.9):
+            model._dispatcher.dispatch()
+            assert (model.is_stuck, model.stuck_instances, blocker.done()) == (False, 0, False)
+        assert caplog.text.count("has not ended after 5 s: its engine may compile for these") == 1
+        assert "is not stuck before 60 s" in caplog.text
+        gate.gate.set()
+        assert first((await gather(blocker, waiting))[1]) == 4.0
+        assert "model 'm': the run of new shapes ended, 60 s" in caplog.text
+
+
+@in_loop
+async def test_a_run_that_compiles_for_too_long_is_stuck() -> None:
+    clock = Clock()
+    async with gated(clock=clock, stuck_after=5.0) as (model, gate, blocker):
+        gate.is_compiling = True
+        for clock.now in (5.0, 60.0):
+            model._dispatcher.dispatch()
+        assert model.is_stuck
+        [answer] = await gather(blocker)
+        assert str(answer) == "model 'm' is stuck: its run did not end within 60 s"
+        gate.gate.set()
+
+
+@in_loop
 async def test_a_stuck_instance_leaves_the_requests_to_the_others() -> None:
     clock = Clock()
     stuck, other = GatedInstance(doubler()), doubler()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -145,6 +146,28 @@ def test_runs_give_outputs_by_name() -> None:
         thread.join()
     with pytest.raises(SessionClosed):
         instance.run({"x": X})
+
+
+def test_runs_of_new_shapes_compile_on_engines_that_do() -> None:
+    found: list[bool] = []
+
+    class Engine(InferenceSession):
+        """onnxruntime on the CPU, which stands in for TensorRT."""
+
+        def get_providers(self) -> list[str]:
+            return ["TensorrtExecutionProvider", "CPUExecutionProvider"]
+
+        def run(self, *arguments: Any) -> Any:
+            found.append(instance.is_compiling)
+            return super().run(*arguments)
+
+    instance = SessionInstance(Engine(scale_model()))
+    assert not instance.is_computation  # minutes in the loop's thread
+    for x in (X, X, np.concatenate([X, X])):
+        np.testing.assert_array_equal(instance.run({"x": x})["y"], 2 * x)
+    assert found == [True, False, True]
+    assert not instance.is_compiling
+    instance.close()
 
 
 def test_a_session_of_the_user_stays_open() -> None:
