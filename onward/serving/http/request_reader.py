@@ -149,8 +149,12 @@ class RequestReader:
     def _read_length(self, headers: Headers) -> int | None:
         """The length of the body; one that is too long is refused before it is read."""
         text = headers.get(b"content-length")
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            given = coding.decode("latin-1")
+            raise HttpError(501, f"the transfer coding {given!r} is not supported: chunked is")
         if text is None:
-            return None if b"transfer-encoding" in headers else 0
+            return None if coding is not None else 0
         length = int(text)
         check_length(length, self._max_body_bytes)
         return length

@@ -89,6 +89,7 @@ def test_a_body_that_is_not_wanted_is_dropped() -> None:
             HttpError,
             "upgrade",
         ),
+        (CHUNKED.replace(b"chunked", b"gzip, chunked"), HttpError, "coding 'gzip, chunked' is not"),
         (b"nonsense", HttpError, "not a valid HTTP request"),
     ],
 )
