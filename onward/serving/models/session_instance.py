@@ -16,7 +16,7 @@ from onward.providers.ort.bound_session import stop_spinning_after_runs
 from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
 from onward.serving.compiled_shapes import CompiledShapes, may_compile
-from onward.serving.models.signature import input_specs, spec_of
+from onward.serving.models.signature import class_scores, input_specs, is_class_maps, output_spec
 from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
@@ -39,7 +39,9 @@ class SessionInstance:
         self.is_computation = not has_loop and self._compiled is None
         self._has_loop, self._options = has_loop, RunOptions()
         self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
-        self.outputs = [spec_of(arg) for arg in session.get_outputs()]
+        self.outputs = [output_spec(arg) for arg in session.get_outputs()]
+        self._class_maps = {arg.name for arg in session.get_outputs() if is_class_maps(arg.type)}
+        self._is_plain = not (has_loop or self._compiled or self._class_maps)
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
         self._names = [spec.name for spec in self.outputs]
         self._session, self._owned = session, owned
@@ -50,11 +52,11 @@ class SessionInstance:
     ) -> dict[str, Array]:
         """Outputs by name: those asked for, or all."""
         names = self._names if outputs is None else list(outputs)
+        if self._is_plain:
+            return dict(zip(names, self._session.run(names, feeds), strict=True))
         if self._compiled is not None:
             return self._compiled.run(feeds, lambda: self._run(names, feeds))
-        if self._has_loop:
-            return self._run(names, feeds)
-        return dict(zip(names, self._session.run(names, feeds), strict=True))
+        return self._run(names, feeds)
 
     @property
     def is_compiling(self) -> bool:
@@ -66,10 +68,11 @@ class SessionInstance:
         self._options.terminate = True
 
     def _run(self, names: list[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-        if not self._has_loop:
-            return dict(zip(names, self._session.run(names, feeds), strict=True))
-        self._options = RunOptions()
-        return dict(zip(names, self._session.run(names, feeds, self._options), strict=True))
+        options = None
+        if self._has_loop:
+            options = self._options = RunOptions()
+        found = zip(names, self._session.run(names, feeds, options), strict=True)
+        return {name: class_scores(x) if name in self._class_maps else x for name, x in found}
 
     def close(self) -> None:
         """Close the session after the runs of other threads. Closing twice is fine."""

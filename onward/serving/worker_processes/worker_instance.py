@@ -25,7 +25,7 @@ from onward.graph.paths import check_readable
 from onward.graph.signature import NodeArg
 from onward.providers.options import SessionOptions
 from onward.serving.compiled_shapes import COMPILE_FACTOR, CompiledShapes, may_compile
-from onward.serving.models.signature import input_specs, spec_of
+from onward.serving.models.signature import class_scores, input_specs, is_class_maps, output_spec
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.serving.worker_processes.buffer_area import create_area
@@ -135,6 +135,7 @@ class WorkerInstance:
         self._worker: Worker | None = None
         self._is_closed = False
         self._compiled: CompiledShapes | None = None  # of the process that lives
+        self._class_maps: set[str] = set()
         self._inputs: list[TensorSpec] = []
         self._outputs: list[TensorSpec] = []
         try:
@@ -221,6 +222,9 @@ class WorkerInstance:
                 data = self._area.take(reply["places"], data)
             results = [messages.unpack(result, data) for result in reply["results"]]
             assert len(results) == len(request["names"])
+            for number, name in enumerate(request["names"] if self._class_maps else ()):
+                if name in self._class_maps:
+                    results[number] = class_scores(results[number])
         except (AssertionError, *_MALFORMED) as error:
             worker.kill()
             raise worker.invalid_reply() from error
@@ -293,7 +297,9 @@ class WorkerInstance:
             about, _ = worker.ask(self._request, doing="opened the model", timeout=timeout)
             compiles = may_compile([str(each) for each in about["providers"]])
             inputs = input_specs(_args(about["inputs"]), _args(about["overridable"]))
-            outputs = [spec_of(arg) for arg in _args(about["outputs"])]
+            results = _args(about["outputs"])
+            outputs = [output_spec(arg) for arg in results]
+            class_maps = {arg.name for arg in results if is_class_maps(arg.type)}
         except BaseException as error:
             self._worker = None
             worker.close()
@@ -302,6 +308,7 @@ class WorkerInstance:
             raise
         self._inputs, self._outputs = inputs, outputs
         self._compiled = CompiledShapes() if compiles else None
+        self._class_maps = class_maps
         if self._is_closed:  # while it started
             worker.close()
 

@@ -17,7 +17,13 @@ from onward.serving.models.session_instance import SessionInstance, open_session
 from onward.serving.requests import TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
-from tests.serving.small_models import default_model, scale_model, typed_model, write_model
+from tests.serving.small_models import (
+    default_model,
+    scale_model,
+    typed_model,
+    write_model,
+    zip_map_model,
+)
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -146,6 +152,15 @@ def test_runs_give_outputs_by_name() -> None:
         thread.join()
     with pytest.raises(SessionClosed):
         instance.run({"x": X})
+
+
+@pytest.mark.parametrize("classes", [["b", "a"], [10, 9]])
+def test_the_maps_of_a_classifier_are_a_tensor(classes: list[str] | list[int]) -> None:
+    instance = SessionInstance(InferenceSession(zip_map_model(classes)))
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    assert instance.run({"x": x})["scores"].tolist() == [[2, 1], [4, 3]]  # sorted classes
+    assert instance.run({"x": x[:0]}, ["scores"])["scores"].shape[0] == 0
+    instance.close()
 
 
 def test_runs_of_new_shapes_compile_on_engines_that_do() -> None:

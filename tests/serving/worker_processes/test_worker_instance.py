@@ -24,7 +24,7 @@ from onward.serving.worker_processes.worker_instance import (
     open_worker_instance,
     open_worker_instances,
 )
-from tests.serving.small_models import default_model
+from tests.serving.small_models import default_model, zip_map_model
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
@@ -96,6 +96,17 @@ def test_initializers_that_are_inputs_too_are_optional(tmp_path: Path) -> None:
         x, three = np.ones((1, 4), np.float32), np.array(3, np.float32)
         assert instance.run({"x": x})["y"].tolist() == [[24, 32]]
         assert instance.run({"x": x, "factor": three})["y"].tolist() == [[36, 48]]
+    finally:
+        instance.close()
+
+
+def test_the_maps_of_a_classifier_are_a_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(zip_map_model(["b", "a"]))
+    instance = open_worker_instance(path, ModelSettings(workers=1), "m", "1")
+    try:
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        assert instance.run({"x": x})["scores"].tolist() == [[2, 1], [4, 3]]
     finally:
         instance.close()
 
