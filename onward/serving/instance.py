@@ -37,6 +37,11 @@ def interrupt_run(instance: Instance) -> None:
         interrupt()
 
 
+def is_compiling(instance: Instance | None) -> bool:
+    """Whether an instance runs shapes for the first time that its engine compiles for."""
+    return bool(getattr(instance, "is_compiling", False))
+
+
 def is_computation(instance: Instance) -> bool:
     """Whether a run computes in this process, and waits for nothing else."""
     return bool(getattr(instance, "is_computation", False))

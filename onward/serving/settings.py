@@ -130,7 +130,7 @@ class ServingSettings(BaseModel):
     model_config = _CLOSED
     help_command: ClassVar[str] = "onward serve --help"
 
-    host: str = _setting(NETWORK, "127.0.0.1", "The address to listen on.")
+    host: str = _setting(NETWORK, "127.0.0.1", "The address to listen on; '': all, IPv4 and IPv6.")
     http_port: Port = _setting(NETWORK, 8000, "The port of HTTP; 0: a free one.")
     grpc_port: Port | None = _setting(NETWORK, 8001, "The port of gRPC; none: no gRPC.")
     admin_port: Port | None = _setting(

@@ -142,10 +142,8 @@ def dtype_of(name: str, datatype: Any) -> np.dtype[Any]:
     """The numpy type of a datatype of the protocol."""
     dtype = DATATYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        raise RequestInvalid(
-            f"input {name!r} has the unknown datatype {datatype!r}\n"
-            f"the protocol has {', '.join(DATATYPES)}"
-        )
+        what = "no datatype" if datatype is None else f"the unknown datatype {datatype!r}"
+        raise RequestInvalid(f"input {name!r} has {what}\nthe protocol has {', '.join(DATATYPES)}")
     return dtype
 
 

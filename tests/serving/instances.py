@@ -45,6 +45,7 @@ class GatedInstance:
         self.gate, self.is_running = threading.Event(), threading.Event()
         self.gate.set()
         self.interrupts = 0
+        self.is_compiling = False
 
     def interrupt(self) -> None:
         self.interrupts += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -69,3 +70,23 @@ def write_model(path: Path, content: bytes | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(scale_model() if content is None else content)
     return path
+
+
+def zip_map_model(classes: list[str] | list[int]) -> bytes:
+    """Scores as skl2onnx ends its classifiers: a list of maps, one for each row of `x`."""
+    kind = "strings" if isinstance(classes[0], str) else "int64s"
+    labels: dict[str, Any] = {f"classlabels_{kind}": classes}
+    node = helper.make_node("ZipMap", ["x"], ["scores"], domain="ai.onnx.ml", **labels)
+    key = TensorProto.STRING if kind == "strings" else TensorProto.INT64
+    scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(key, scores))
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", len(classes)])],
+        [helper.make_value_info("scores", maps)],
+    )
+    opsets = [helper.make_opsetid("ai.onnx.ml", 1), helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data: bytes = model.SerializeToString()
+    return data

@@ -68,6 +68,7 @@ class BatchRun:
     due: float = math.inf  # when a request expires that runs, or the run counts as stuck
     stuck_at: float = math.inf
     is_stuck: bool = False
+    compiles: bool = False  # it was found to, and may take longer
     instance: Instance | None = None  # that runs it, once it has started
 
     @property

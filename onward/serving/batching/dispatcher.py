@@ -17,7 +17,8 @@ from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
 from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
 from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 from onward.serving.batching.sequence_batching import SequenceBatching
-from onward.serving.instance import interrupt_run
+from onward.serving.compiled_shapes import COMPILE_FACTOR
+from onward.serving.instance import interrupt_run, is_compiling
 from onward.serving.requests import Array
 
 Sequences = SequenceBatching[QueuedRequest]
@@ -31,7 +32,7 @@ class Dispatcher:
 
     `start` hands a batch to an instance; `refuse` answers a request that will not run, or whose
     deadline passes while it runs. A run of more than `run_limit` seconds is stuck: its requests are
-    refused, and so are all others while no instance is left.
+    refused, and so are all others while no instance is left. One that may compile has more time.
     """
 
     def __init__(
@@ -96,11 +97,23 @@ class Dispatcher:
             self._set_timer(work.deadline, work.arrival)
 
     def cancel(self, work: QueuedRequest) -> None:
-        """Drop a request if it waits."""
+        """Drop a request whose client is gone; a run that none waits for is ended if it can be."""
         if self._scheduler.remove(work):
             self._leave(work, None)
-        elif self._sequences is not None and work.part is not None:
+        elif self._sequences is None:
+            self._cancel_running(work)
+        elif work.part is not None:  # one that runs goes on: the next one needs its state
             self._sequences.remove(work)
+
+    def _cancel_running(self, work: QueuedRequest) -> None:
+        batch = next((each for each in self._runs if work in each.works), None)
+        if batch is None or work.is_answered:
+            return
+        work.is_answered = True
+        self.running -= 1
+        if all(each.is_answered for each in batch.works):
+            batch.due = self._next_due = -math.inf
+            self.wake()
 
     def wake(self) -> None:
         """Dispatch once the requests that the loop has read by now are queued."""
@@ -140,8 +153,10 @@ class Dispatcher:
         self.running -= len(works) - sum([work.is_answered for work in works])
         if batch.is_stuck:
             self.stuck -= 1
+        if batch.is_stuck or batch.compiles:
+            what = "that was stuck" if batch.is_stuck else "of new shapes"
             seconds = self._clock() - batch.started
-            _LOG.warning("model %r: the run that was stuck ended, %.0f s", self._model, seconds)
+            _LOG.warning("model %r: the run %s ended, %.0f s", self._model, what, seconds)
         seconds = batch.split - batch.started
         if batch.was_joined:
             run = batch.ran - batch.joined
@@ -185,7 +200,10 @@ class Dispatcher:
                 continue
             self._answer_early(batch, now)
             if batch.stuck_at <= now and not batch.is_stuck:
-                self._count_stuck(batch, now)
+                if not batch.compiles and is_compiling(batch.instance):
+                    self._let_compile(batch, now)
+                else:
+                    self._count_stuck(batch, now)
             left = [work.deadline for work in batch.works if not work.is_answered]
             if not left:  # nobody waits for it; a run that has not started cannot be interrupted
                 left = [now + _INTERRUPT_AGAIN]
@@ -207,6 +225,15 @@ class Dispatcher:
             text = f"model {self._model!r} still runs it after {now - work.arrival:.3f} s"
             self._refuse(work, RequestExpired(f"Request timeout expired: {text}"))
 
+    def _let_compile(self, batch: BatchRun, now: float) -> None:
+        batch.compiles = True
+        batch.stuck_at = now + (COMPILE_FACTOR - 1) * self._run_limit
+        _LOG.warning(
+            "model %r: a run of %d requests has not ended after %.0f s: its engine may compile for "
+            "these shapes; it is not stuck before %.0f s", self._model, len(batch.works),
+            now - batch.started, COMPILE_FACTOR * self._run_limit,
+        )  # fmt: skip
+
     def _count_stuck(self, batch: BatchRun, now: float) -> None:
         """Report a run that does not end, and refuse what waits for it."""
         batch.is_stuck = True
@@ -216,7 +243,8 @@ class Dispatcher:
             " are left", self._model, len(batch.works), now - batch.started,
             self._instances - self.stuck, self._instances,
         )  # fmt: skip
-        limit = f"its run did not end within {self._run_limit:g} s"
+        seconds = self._run_limit * (COMPILE_FACTOR if batch.compiles else 1)
+        limit = f"its run did not end within {seconds:g} s"
         self._answer_early(batch, now, f"model {self._model!r} is stuck: {limit}")
         if not self.is_stuck:
             return

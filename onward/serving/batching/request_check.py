@@ -150,7 +150,7 @@ class RequestCheck:
                 + (
                     f"missing: {list_names(missing)}"
                     if missing
-                    else f"not its: {list_names(unknown)}"
+                    else f"it has no input {list_names(unknown)}"
                 )
             )
         if unknown:

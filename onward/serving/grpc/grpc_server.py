@@ -8,12 +8,15 @@ await server.stop(grace=30)
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from onward.errors import FileMissing, NotSupported, OptionError, RequestExpired, RequestTooLarge
+from onward.serving.accept_waiting import DRAIN_GRACE, close_listening
 from onward.serving.core import Core
 from onward.serving.grpc import grpc_reflection
 from onward.serving.grpc.grpc_call import GrpcCall, GrpcMethod
@@ -51,6 +54,7 @@ class GrpcServer:
         self._methods = self._all_methods()
         self._connections: set[Http2Connection] = set()
         self._server: asyncio.Server | None = None
+        self._accept: Callable[[socket.socket], Awaitable[Any]]
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_empty = asyncio.Event()
         self._port = 0
@@ -64,13 +68,18 @@ class GrpcServer:
         """Listen, and answer from now on."""
         settings = self._settings
         context = _tls_context(settings)
+        loop = asyncio.get_running_loop()
+        handshake = max(0.1, settings.header_timeout) if context else None
+        self._accept = lambda client: loop.connect_accepted_socket(
+            self._connection, client, ssl=context, ssl_handshake_timeout=handshake
+        )
         try:
-            self._server = await asyncio.get_running_loop().create_server(
+            self._server = await loop.create_server(
                 self._connection,
                 settings.host,
                 settings.grpc_port or 0,
                 ssl=context,
-                ssl_handshake_timeout=max(0.1, settings.header_timeout) if context else None,
+                ssl_handshake_timeout=handshake,
                 backlog=1024,
             )
         except OSError:
@@ -82,24 +91,38 @@ class GrpcServer:
         self._sweep()
 
     async def stop(self, grace: float) -> None:
-        """Accept no more calls, answer the open ones within `grace` seconds, and close."""
+        """Accept no more calls, answer the open ones within `grace` seconds, and close.
+
+        Calls of clients that are connected, and were not accepted yet, are answered too.
+        """
         server, self._server = self._server, None
         if server is None:
             return
-        server.close()
+        await close_listening(server, self._accept)
         self._health.stop()
         self._service.stop()
         for connection in list(self._connections):
             connection.stop()
-        if self._connections:
-            self._is_empty.clear()
-            try:
-                await asyncio.wait_for(self._is_empty.wait(), grace)
-            except TimeoutError:
-                for connection in list(self._connections):
-                    connection.abort()
+        silent = min(DRAIN_GRACE, grace)
+        if not await self._wait_closed(silent):
+            self._service.stop()  # streams that were opened meanwhile
+            for connection in list(self._connections):
+                connection.stop_silent()
+            await self._wait_closed(grace - silent)
+        for connection in list(self._connections):
+            connection.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()
+
+    async def _wait_closed(self, timeout: float) -> bool:
+        if not self._connections:
+            return True
+        self._is_empty.clear()
+        try:
+            await asyncio.wait_for(self._is_empty.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def _all_methods(self) -> dict[bytes, GrpcMethod]:
         services = {

@@ -7,6 +7,7 @@ alternating rounds, grpcio's client, a model of numpy, a loaded machine with 2 c
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import cast
 
@@ -25,6 +26,13 @@ STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 16 << 20
 MAX_RESETS = 1000  # cancelled streams that no finished ones make up for: an attack
 _STOPPING = b"stopping"
+_NOT_HTTP_2 = "this port speaks gRPC over HTTP/2: HTTP/1.1 is on a port of its own"
+_HTTP_1 = re.compile(rb"[A-Z]{3,7} /")  # its first line
+_ANSWER_OF_HTTP_1 = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Connection: close\r\n\r\n"
+    b'{"error":"%b"}' % (len(_NOT_HTTP_2) + len('{"error":""}'), _NOT_HTTP_2.encode())
+)
 _SETTINGS = h2.settings_frame(
     {
         h2.MAX_STREAMS: MAX_STREAMS,
@@ -58,6 +66,7 @@ class Http2Connection(asyncio.Protocol):
         self._last_stream = 0
         self._resets = 0
         self._is_stopping = self._is_refusing = self._is_lost = False
+        self._stops_later = False
         self.has_preface = False
         self.streams: dict[int, Stream] = {}
         self.last_used = clock()
@@ -94,6 +103,8 @@ class Http2Connection(asyncio.Protocol):
         finally:
             self._is_reading = False
         self._sender.flush()
+        if self._stops_later and self._last_stream:
+            self.stop()
 
     def send(self, stream: Stream) -> None:
         """Send what a stream has queued, as far as its windows allow."""
@@ -118,15 +129,27 @@ class Http2Connection(asyncio.Protocol):
             self._sender.flush()
 
     def stop(self) -> None:
-        """Ask the client to open no more streams; close after the last one."""
-        if self._is_stopping or self._is_lost:
-            return
-        self._is_stopping = True
+        """Ask the client to open no more streams; close after the last one.
+
+        A client that has made no call may have its first one under way: it is asked after that.
+        """
+        if not self._last_stream:
+            self._stops_later = True
+        elif not (self._is_stopping or self._is_lost):
+            self._send_stop()
+
+    def stop_silent(self) -> None:
+        """Stop now, if the client has made no call; close, if it has sent nothing at all."""
+        if not self.has_preface:
+            self.close()
+        elif self._stops_later and not self._is_lost:
+            self._send_stop()
+
+    def _send_stop(self) -> None:
+        self._is_stopping, self._stops_later = True, False
         self._sender.add(h2.goaway_frame(h2.LAST_STREAM, h2.NO_ERROR))
         self._sender.add(h2.frame_head(h2.PING, 0, 0, 8) + _STOPPING)
         self._sender.flush()
-        if not self.has_preface:
-            self.close()
 
     def close(self) -> None:
         """Close now, after what was written."""
@@ -151,7 +174,12 @@ class Http2Connection(asyncio.Protocol):
                 data = start + data
         if not self.has_preface:
             if not data.startswith(h2.PREFACE[: len(data)]):
-                raise Http2Error(h2.PROTOCOL_ERROR, "this port speaks gRPC over HTTP/2")
+                if _HTTP_1.match(data):
+                    self._sender.add(_ANSWER_OF_HTTP_1)
+                    self._sender.flush()
+                    self.close()
+                    return
+                raise Http2Error(h2.PROTOCOL_ERROR, _NOT_HTTP_2)
             if len(data) < len(h2.PREFACE):
                 self._buffer = data
                 return

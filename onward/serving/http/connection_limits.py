@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from onward.serving.accept_waiting import DRAIN_GRACE
+
 # Header lines of one request. Tensors are in the body; headers hold keys and ids.
 MAX_HEAD_BYTES = 64 << 10
 MAX_HEADERS = 100
@@ -15,8 +17,6 @@ MAX_PIPELINED = 8
 SLOWEST_BYTES_PER_SECOND = 10_000
 # A client that ended its half of the connection: seconds until it is found out whether it is gone.
 PROBE_AFTER = 1.0
-# How long idle connections stay open when the server drains: a request may be under way.
-DRAIN_GRACE = 0.5
 
 
 class RegisteredConnection(Protocol):

@@ -7,7 +7,6 @@ await server.start()
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import ssl
@@ -17,9 +16,10 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from onward.errors import OptionError
+from onward.serving.accept_waiting import close_listening
 from onward.serving.access import Access
 from onward.serving.core import Core
-from onward.serving.http.connection_limits import DRAIN_GRACE, Connections
+from onward.serving.http.connection_limits import Connections
 from onward.serving.http.http_protocol import HttpConnection
 from onward.serving.http.http_routes import Metrics, RouteSources, make_app
 from onward.serving.http.http_service import HttpService
@@ -111,17 +111,12 @@ class HttpServer:
     async def stop_accepting(self) -> None:
         """Take no new connections; those that are open are closed after their next answer.
 
-        Clients that are connected, and were not accepted yet, are answered: closing the socket
-        that listens would reset their connections.
+        Clients that are connected, and were not accepted yet, are answered.
         """
         self._connections.is_draining = True
         if self._server is None:
             return
-        clients = [each for listening in self._server.sockets for each in _accept_all(listening)]
-        self._server.close()
-        accepted = [asyncio.ensure_future(self._accept(each)) for each in clients]
-        if accepted:
-            await asyncio.wait(accepted, timeout=DRAIN_GRACE)
+        await close_listening(self._server, self._accept)
 
     async def stop(self, timeout: float) -> None:
         """Wait for the answers of requests under way, at most `timeout` seconds; then close all."""
@@ -137,19 +132,6 @@ class HttpServer:
     def _schedule_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self.expire_connections(loop.time())
         self._sweep = loop.call_later(_SECONDS_BETWEEN_SWEEPS, self._schedule_sweep, loop)
-
-
-def _accept_all(listening: Any) -> list[socket.socket]:
-    """The clients whose connections wait to be accepted."""
-    found: list[socket.socket] = []
-    with socket.fromfd(listening.fileno(), listening.family, listening.type) as own:
-        own.setblocking(False)
-        with contextlib.suppress(OSError):  # there are no more
-            while len(found) < _BACKLOG:
-                client, _ = own.accept()
-                client.setblocking(False)
-                found.append(client)
-    return found
 
 
 def _tls_context(settings: ServingSettings) -> ssl.SSLContext | None:

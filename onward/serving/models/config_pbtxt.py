@@ -47,7 +47,7 @@ class _Token:
 def read_config(path: Path) -> dict[str, Any]:
     """The fields of a config.pbtxt."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # editors of Windows write a BOM
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read: {error}") from error
     return parse_text(text, str(path))

@@ -32,6 +32,13 @@ _UNSUPPORTED = (
 )  # fmt: skip
 
 
+_ENGINES = {"", "onnxruntime", "onnxruntime_onnx", "ensemble"}  # backends and platforms
+# Parameters of Triton's onnxruntime; other names are the user's own.
+_ENGINE_PARAMETERS = (
+    "inter_op_thread_count", "execution_mode", "enable_mem_arena", "enable_mem_pattern",
+)  # fmt: skip
+
+
 @dataclass
 class _Reading:
     """What has been read so far."""
@@ -52,6 +59,11 @@ def settings_of_config(config: Json, where: str = "config.pbtxt") -> tuple[Json,
     reading = _Reading(where)
     reading.ignored += unknown_fields(config)
     reading.ignore(config, _UNSUPPORTED)
+    for name in ("platform", "backend"):
+        if config.get(name, "") not in _ENGINES:
+            reading.ignored.append(f"{name} {config[name]!r} (onnxruntime runs it)")
+    for each in config.get("input", ()):
+        reading.ignore(each, ("allow_ragged_batch",), f"input {each.get('name')!r}: ")
     if "max_batch_size" in config:
         reading.settings["max_batch_size"] = config["max_batch_size"]
         reading.settings["batch_delay"] = 0.0
@@ -170,6 +182,9 @@ def _read_engine(config: Json, reading: _Reading) -> None:
     if present or kinds == {"KIND_CPU"}:
         reading.settings["providers"] = [*present, "CPUExecutionProvider"]
     reading.ignore(config.get("optimization", {}), ("cuda", "graph"), "optimization.")
+    for group in groups:
+        reading.ignore(group, ("rate_limiter",), "instance_group.")
+    reading.ignore(config.get("parameters", {}), _ENGINE_PARAMETERS, "parameters.")
     threads = config.get("parameters", {}).get("intra_op_thread_count")
     if threads is not None:
         value = threads.get("string_value", "") if isinstance(threads, Mapping) else threads

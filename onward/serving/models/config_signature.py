@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from onward.errors import OptionError
 from onward.message_text import suggest_names
 from onward.serving.core import Json
-from onward.serving.instance import Instance, interrupt_run
+from onward.serving.instance import Instance, interrupt_run, is_compiling
 from onward.serving.models.model_config import TYPES
 from onward.serving.requests import Array, TensorSpec
 
@@ -91,6 +92,11 @@ class ConfiguredInstance:
                 found[name] = _reshape(found[name], each.spec.shape)
         return found
 
+    @property
+    def is_compiling(self) -> bool:
+        """The instance runs shapes for the first time that its engine compiles for."""
+        return is_compiling(self._instance)
+
     def interrupt(self) -> None:
         """End the run early, if the instance can."""
         interrupt_run(self._instance)
@@ -157,6 +163,12 @@ def _compare(spec: TensorSpec, each: Json, what: str, batched: bool, where: str)
     dims = (*front, *each["dims"])
     reshape = each.get("reshape")
     inner = (*front, *reshape.get("shape", ())) if reshape is not None else dims
+    given, made = list(each["dims"]), list(inner[len(front) :])
+    if -1 not in (*given, *made) and math.prod(given) != math.prod(made):
+        raise OptionError(
+            f"{where}: {what} {spec.name!r} has dims {given}, which are {math.prod(given)} "
+            f"elements, but reshape makes {math.prod(made)} of them: {made}"
+        )
     if spec.shape and not _fits(inner, spec.shape):
         added = " (dims are those without the batch)" if front else ""
         raise OptionError(

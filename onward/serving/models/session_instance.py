@@ -15,7 +15,8 @@ from onward.providers.options import RunOptions, SessionOptions
 from onward.providers.ort.bound_session import stop_spinning_after_runs
 from onward.providers.ort.shared_threads import are_threads_shared
 from onward.serving.batching.batch_check import random_feeds
-from onward.serving.models.signature import input_specs, spec_of
+from onward.serving.compiled_shapes import CompiledShapes, may_compile
+from onward.serving.models.signature import class_scores, input_specs, is_class_maps, output_spec
 from onward.serving.requests import Array
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
@@ -32,13 +33,16 @@ class SessionInstance:
     def __init__(
         self, session: InferenceSession, *, owned: bool = True, has_loop: bool = False
     ) -> None:
+        self.providers = session.get_providers()
+        self._compiled = CompiledShapes() if may_compile(self.providers) else None
         # a quick model may run in the event loop's thread, unless a request decides how long
-        self.is_computation = not has_loop
+        self.is_computation = not has_loop and self._compiled is None
         self._has_loop, self._options = has_loop, RunOptions()
         self.inputs = input_specs(session.get_inputs(), session.get_overridable_initializers())
-        self.outputs = [spec_of(arg) for arg in session.get_outputs()]
+        self.outputs = [output_spec(arg) for arg in session.get_outputs()]
+        self._class_maps = {arg.name for arg in session.get_outputs() if is_class_maps(arg.type)}
+        self._is_plain = not (has_loop or self._compiled or self._class_maps)
         self.metadata: dict[str, str] = dict(session.get_modelmeta().custom_metadata_map)
-        self.providers = session.get_providers()
         self._names = [spec.name for spec in self.outputs]
         self._session, self._owned = session, owned
         self._lock, self._is_closed = threading.Lock(), False
@@ -48,14 +52,27 @@ class SessionInstance:
     ) -> dict[str, Array]:
         """Outputs by name: those asked for, or all."""
         names = self._names if outputs is None else list(outputs)
-        if not self._has_loop:
+        if self._is_plain:
             return dict(zip(names, self._session.run(names, feeds), strict=True))
-        self._options = RunOptions()
-        return dict(zip(names, self._session.run(names, feeds, self._options), strict=True))
+        if self._compiled is not None:
+            return self._compiled.run(feeds, lambda: self._run(names, feeds))
+        return self._run(names, feeds)
+
+    @property
+    def is_compiling(self) -> bool:
+        """It runs shapes for the first time that its engine compiles for."""
+        return self._compiled is not None and self._compiled.is_compiling
 
     def interrupt(self) -> None:
         """End the run early, after a trip of its loop; of a model without loops, it ends itself."""
         self._options.terminate = True
+
+    def _run(self, names: list[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        options = None
+        if self._has_loop:
+            options = self._options = RunOptions()
+        found = zip(names, self._session.run(names, feeds, options), strict=True)
+        return {name: class_scores(x) if name in self._class_maps else x for name, x in found}
 
     def close(self) -> None:
         """Close the session after the runs of other threads. Closing twice is fine."""

@@ -5,13 +5,15 @@ spec_of(session.get_inputs()[0]) -> TensorSpec("x", "FP32", (-1, 4), ("batch", "
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from onward.errors import RequestInvalid, TypeUnsupported
 from onward.graph.dtypes import numpy_type
-from onward.serving.requests import TensorSpec
+from onward.serving.requests import Array, TensorSpec
 from onward.serving.tensor_data import datatype_of
 
 
@@ -24,6 +26,26 @@ def spec_of(arg: Any) -> TensorSpec:
         tuple(size if isinstance(size, int) and size >= 0 else -1 for size in sizes),
         tuple(size if isinstance(size, str) else "" for size in sizes),
         arg.type.startswith("optional("),
+    )
+
+
+def is_class_maps(kind: str) -> bool:
+    """Whether a type is that of ZipMap: a list of maps of classes to scores, one for each row."""
+    return kind in ("seq(map(string,tensor(float)))", "seq(map(int64,tensor(float)))")
+
+
+def output_spec(arg: Any) -> TensorSpec:
+    """The spec of an output; a list of maps of classes is served as a tensor of their scores."""
+    if is_class_maps(arg.type):
+        return TensorSpec(arg.name, "FP32", (-1, -1), ("", ""))
+    return spec_of(arg)
+
+
+def class_scores(maps: Sequence[Mapping[Any, float]]) -> Array:
+    """The scores of a ZipMap: a row for each map, the classes in sorted order."""
+    classes = sorted(maps[0]) if maps else []
+    return np.array([[each[name] for name in classes] for each in maps], np.float32).reshape(
+        len(maps), len(classes)
     )
 
 
@@ -58,7 +80,7 @@ def _datatype(arg: Any) -> str:
 
 def _advice(kind: str) -> str:
     if "map(" in kind:
-        return "export the classifier without ZipMap: options={'zipmap': False} in skl2onnx"
+        return "export the model without the step that takes or gives maps, such as DictVectorizer"
     if kind.startswith("tensor("):
         return "add a Cast to a type that it has, such as float16, and export the model again"
     return "serve a model whose inputs and outputs are tensors of numbers, booleans or text"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import DataError, FeedError, OptionError
-from onward.serving.instance import Instance, interrupt_run
+from onward.serving.instance import Instance, interrupt_run, is_compiling
 from onward.serving.models.function_instance import FunctionInstance
 from onward.serving.models.function_signature import input_specs
 from onward.serving.processing.image_processing import image_preprocessing
@@ -59,6 +59,11 @@ class ProcessedInstance:
             return self._instance.run(feeds, outputs)
         found = self._after.apply(self._instance.run(feeds))
         return {name: found[name] for name in (outputs or [spec.name for spec in self.outputs])}
+
+    @property
+    def is_compiling(self) -> bool:
+        """The instance runs shapes for the first time that its engine compiles for."""
+        return is_compiling(self._instance)
 
     def interrupt(self) -> None:
         """End the run early, if the instance can."""

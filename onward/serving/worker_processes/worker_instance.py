@@ -15,7 +15,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from onward.errors import DeadlineExceeded, ModelUnavailable, OnwardError, Worke
 from onward.graph.paths import check_readable
 from onward.graph.signature import NodeArg
 from onward.providers.options import SessionOptions
-from onward.serving.models.signature import input_specs, spec_of
+from onward.serving.compiled_shapes import COMPILE_FACTOR, CompiledShapes, may_compile
+from onward.serving.models.signature import class_scores, input_specs, is_class_maps, output_spec
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.serving.worker_processes.buffer_area import create_area
@@ -36,6 +37,7 @@ from onward.serving.worker_processes.shared_weights import (
     shared_model,
 )
 from onward.workers import messages
+from onward.workers.deadline import WATCHDOG
 from onward.workers.option_messages import pack_options
 from onward.workers.worker import Worker
 
@@ -132,6 +134,8 @@ class WorkerInstance:
         self._turn = threading.Lock()
         self._worker: Worker | None = None
         self._is_closed = False
+        self._compiled: CompiledShapes | None = None  # of the process that lives
+        self._class_maps: set[str] = set()
         self._inputs: list[TensorSpec] = []
         self._outputs: list[TensorSpec] = []
         try:
@@ -155,6 +159,12 @@ class WorkerInstance:
         worker = self._worker
         return worker.pid if worker is not None and worker.alive else None
 
+    @property
+    def is_compiling(self) -> bool:
+        """It runs shapes for the first time that its engine compiles for."""
+        compiled = self._compiled
+        return compiled is not None and compiled.is_compiling
+
     def run(
         self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
     ) -> dict[str, Array]:
@@ -166,7 +176,13 @@ class WorkerInstance:
         with self._turn:
             worker = self._living_worker()
             try:
-                results = self._ask(worker, request, buffers)
+                if self._compiled is None:
+                    results = self._ask(worker, request, buffers)
+                else:
+                    with self._report_compiling():
+                        results = self._compiled.run(
+                            feeds, lambda: self._ask(worker, request, buffers)
+                        )
             except WorkerDied as death:
                 self._on_death(worker, death)
                 raise
@@ -195,9 +211,10 @@ class WorkerInstance:
             places, buffers = self._area.put(buffers)
             request = {**request, "do": "run_in_area", "area": self._area.file, "places": places}
         try:
-            reply, data = worker.ask(
-                request, buffers, doing="ran the model", timeout=self._run_timeout
-            )
+            timeout = self._run_timeout
+            if timeout is not None and self.is_compiling:
+                timeout *= COMPILE_FACTOR
+            reply, data = worker.ask(request, buffers, doing="ran the model", timeout=timeout)
         except DeadlineExceeded as error:
             raise WorkerDied(f"{error}; its process was ended") from None
         try:
@@ -205,10 +222,33 @@ class WorkerInstance:
                 data = self._area.take(reply["places"], data)
             results = [messages.unpack(result, data) for result in reply["results"]]
             assert len(results) == len(request["names"])
+            for number, name in enumerate(request["names"] if self._class_maps else ()):
+                if name in self._class_maps:
+                    results[number] = class_scores(results[number])
         except (AssertionError, *_MALFORMED) as error:
             worker.kill()
             raise worker.invalid_reply() from error
         return results
+
+    @contextlib.contextmanager
+    def _report_compiling(self) -> Iterator[None]:
+        """Say that a run takes long; of one that does not compile, its death says so."""
+        if self._run_timeout is None:
+            yield
+            return
+        report = WATCHDOG.after(self._run_timeout, self._log_compiling)
+        try:
+            yield
+        finally:
+            report.cancel()
+
+    def _log_compiling(self) -> None:
+        if self.is_compiling and self._run_timeout is not None:
+            _LOG.warning(
+                "%s: a run has not ended after %g s: its engine may compile for these shapes; its "
+                "process is not ended before %g s",
+                self._label, self._run_timeout, COMPILE_FACTOR * self._run_timeout,
+            )  # fmt: skip
 
     # -- the process ---------------------------------------------------------------------------
 
@@ -252,9 +292,14 @@ class WorkerInstance:
         )
         self._worker = worker
         try:
-            about, _ = worker.ask(self._request, doing="opened the model", timeout=_OPEN_TIMEOUT)
+            wanted = [name for name, _ in self._request["providers"]]
+            timeout = _OPEN_TIMEOUT * (COMPILE_FACTOR if may_compile(wanted) else 1)
+            about, _ = worker.ask(self._request, doing="opened the model", timeout=timeout)
+            compiles = may_compile([str(each) for each in about["providers"]])
             inputs = input_specs(_args(about["inputs"]), _args(about["overridable"]))
-            outputs = [spec_of(arg) for arg in _args(about["outputs"])]
+            results = _args(about["outputs"])
+            outputs = [output_spec(arg) for arg in results]
+            class_maps = {arg.name for arg in results if is_class_maps(arg.type)}
         except BaseException as error:
             self._worker = None
             worker.close()
@@ -262,6 +307,8 @@ class WorkerInstance:
                 raise worker.invalid_reply() from error
             raise
         self._inputs, self._outputs = inputs, outputs
+        self._compiled = CompiledShapes() if compiles else None
+        self._class_maps = class_maps
         if self._is_closed:  # while it started
             worker.close()
 

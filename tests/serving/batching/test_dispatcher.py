@@ -76,11 +76,11 @@ async def test_an_expired_request_is_answered_while_the_instance_is_busy() -> No
 @in_loop
 async def test_a_request_that_runs_is_answered_at_its_deadline() -> None:
     log = Log()
-    asked = request(3.0, timeout=0.001, id="late")
+    asked = request(3.0, timeout=0.1, id="late")
     async with gated(blocker=asked, observer=log) as (model, gate, blocker):
         answer = await asyncio.wait_for(blocker, GUARD)
         assert isinstance(answer, RequestExpired)
-        assert "Request timeout expired: model 'm' still runs it after 0.0" in str(answer)
+        assert "Request timeout expired: model 'm' still runs it after 0." in str(answer)
         assert (model.in_flight, model.is_stuck) == (0, False)
         while not gate.interrupts:  # nobody waits for the run, which may not have started yet
             await asyncio.sleep(0)
@@ -91,6 +91,27 @@ async def test_a_request_that_runs_is_answered_at_its_deadline() -> None:
     assert (statistics["inference_count"], statistics["inference_stats"]["fail"]["count"]) == (0, 1)
     assert [(each[0], each[2]) for each in log.requests] == [("late", answer)]
     assert log.batches == [(1, 1)]
+
+
+@in_loop
+async def test_a_run_is_ended_when_all_of_its_clients_are_gone() -> None:
+    instance = GatedInstance(doubler())
+    async with served(instance) as model:
+        instance.gate.clear()
+        cancels = [model.submit(request(value), lambda _: None) for value in (1.0, 2.0)]
+        while not instance.is_running.is_set():
+            await asyncio.sleep(0)
+        for left in (1, 0):
+            assert instance.interrupts == 0
+            cancels.pop()()
+            assert model.in_flight == left
+            await asyncio.sleep(0)
+        while not instance.interrupts:
+            await asyncio.sleep(0)
+        instance.gate.set()
+        assert first(await infer(model, request(5.0))) == 10.0
+        statistics = model.statistics()
+    assert statistics["inference_stats"]["success"]["count"] == 1
 
 
 @in_loop
@@ -133,6 +154,37 @@ async def test_a_model_that_is_stuck_is_reported_and_refuses_requests(
         assert first(await infer(model, request(2.0))) == 4.0
     assert "'m' is stuck: a run of 1 requests has not ended after 5 s; 0 of 1 " in caplog.text
     assert "'m': the run that was stuck ended" in caplog.text
+
+
+@in_loop
+async def test_a_run_that_may_compile_is_reported_and_has_more_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    async with gated(clock=clock, stuck_after=5.0) as (model, gate, blocker):
+        gate.is_compiling = True
+        waiting = submit(model, request(2.0))
+        for clock.now in (5.0, 59.9):
+            model._dispatcher.dispatch()
+            assert (model.is_stuck, model.stuck_instances, blocker.done()) == (False, 0, False)
+        assert caplog.text.count("has not ended after 5 s: its engine may compile for these") == 1
+        assert "is not stuck before 60 s" in caplog.text
+        gate.gate.set()
+        assert first((await gather(blocker, waiting))[1]) == 4.0
+        assert "model 'm': the run of new shapes ended, 60 s" in caplog.text
+
+
+@in_loop
+async def test_a_run_that_compiles_for_too_long_is_stuck() -> None:
+    clock = Clock()
+    async with gated(clock=clock, stuck_after=5.0) as (model, gate, blocker):
+        gate.is_compiling = True
+        for clock.now in (5.0, 60.0):
+            model._dispatcher.dispatch()
+        assert model.is_stuck
+        [answer] = await gather(blocker)
+        assert str(answer) == "model 'm' is stuck: its run did not end within 60 s"
+        gate.gate.set()
 
 
 @in_loop

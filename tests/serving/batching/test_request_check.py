@@ -47,7 +47,7 @@ def test_a_request_that_fits_is_taken() -> None:
         ({"y": zeros(1, 2)}, "unexpected inference input 'y' for model 'm'"),
         (
             {"x": zeros(1, 2), "y": zeros(1)},
-            "expected 1 inputs but got 2 inputs for model 'm'\nnot its: 'y'",
+            "expected 1 inputs but got 2 inputs for model 'm'\nit has no input 'y'",
         ),
         ({}, "expected 1 inputs but got 0 inputs for model 'm'\nmissing: 'x'"),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import select
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -25,7 +27,7 @@ from onward.serving.grpc.grpc_server import GrpcServer
 from onward.serving.settings import ServingSettings
 from onward.serving.shared_memory import SharedMemoryRegions
 from tests.serving.grpc.test_grpc_service import refused
-from tests.serving.grpc_client import Client, infer_message, run, serving
+from tests.serving.grpc_client import GUARD, Client, infer_message, run, serving
 from tests.serving.numpy_core import NumpyCore
 
 SERVING, NOT_SERVING = 1, 2
@@ -75,6 +77,28 @@ def test_a_call_that_is_open_is_answered_while_the_server_stops() -> None:
             core.held[0]()
             assert (await call).raw_output_contents[0] == b"\7"
             await stopped
+
+    run(main())
+
+
+def test_a_client_that_was_not_accepted_yet_is_answered_while_the_server_stops() -> None:
+    def ask(port: int) -> bytes:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            message = infer_message("identity_uint8", {"x": ("UINT8", [1, 1], b"\7")})
+            infer = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+            data: bytes = infer(message.SerializeToString(), timeout=GUARD)
+            return data
+
+    async def main() -> None:
+        async with serving(NumpyCore()) as client:
+            found: GrpcServer = client.server  # type: ignore[attr-defined]
+            assert found._server is not None
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(ask, found.port)
+                # the loop cannot accept the client while this waits for it
+                select.select([found._server.sockets[0].fileno()], [], [], GUARD)
+                await found.stop(GUARD)
+                assert b"\7" in await asyncio.wrap_future(asked)
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -129,7 +130,46 @@ def test_http_1_is_refused() -> None:
     transport = Transport()
     fresh.connection_made(transport)  # type: ignore[arg-type]
     fresh.data_received(b"GET / HTTP/1.1\r\n")
-    assert b"speaks gRPC over HTTP/2" in transport.data
+    head, body = bytes(transport.data).split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"\r\nContent-Length: %d\r\n" % len(body) in head
+    assert "speaks gRPC over HTTP/2" in json.loads(body)["error"]
+    assert transport.is_closed
+
+
+def test_other_protocols_are_refused() -> None:
+    peer = Peer(allows=True)
+    fresh = Http2Connection(peer._open, lambda: 0.0, lambda _: True, lambda _: None)
+    transport = Transport()
+    fresh.connection_made(transport)  # type: ignore[arg-type]
+    fresh.data_received(b"\x16\x03\x01")
+    assert [frame[0] for frame in transport.frames()] == [h2.GOAWAY]
+    assert transport.is_closed
+
+
+def test_a_client_that_has_made_no_call_is_asked_to_leave_after_its_first() -> None:
+    peer = Peer()
+    peer.connection.stop()
+    assert peer.transport.frames() == []
+    handler = peer.open(1, h2.END_HEADERS | h2.END_STREAM)
+    goaway, ping = peer.transport.frames()
+    assert (goaway[0], ping[0]) == (h2.GOAWAY, h2.PING)
+    peer.frame(h2.PING, h2.ACK, 0, ping[3])
+    handler.stream.write(HEADERS, b"answer", OK)
+    assert peer.transport.is_closed
+
+
+def test_a_client_that_makes_no_call_is_asked_to_leave_at_last() -> None:
+    peer = Peer()
+    peer.connection.stop()
+    peer.connection.stop_silent()
+    assert [frame[0] for frame in peer.transport.frames()] == [h2.GOAWAY, h2.PING]
+    fresh = Http2Connection(peer._open, lambda: 0.0, lambda _: True, lambda _: None)
+    transport = Transport()
+    fresh.connection_made(transport)  # type: ignore[arg-type]
+    fresh.stop()
+    assert not transport.is_closed
+    fresh.stop_silent()
     assert transport.is_closed
 
 

@@ -345,7 +345,7 @@ def test_a_client_that_leaves_cancels_its_request() -> None:
 
 def until_half_closed(server: Running) -> None:
     """Wait until the server has seen the end of what the client of its only connection sends."""
-    while not all(each._is_half_closed for each in server.call(connections(server))):
+    while not all(each._probe is not None for each in server.call(connections(server))):
         pass
 
 

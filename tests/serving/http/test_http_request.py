@@ -133,6 +133,7 @@ def test_a_raw_body_that_does_not_fit_is_refused(specs: list[TensorSpec], text: 
         ({"inputs": [floats([1]) | {"shape": [-1]}]}, "shape of input 'x'"),
         ({"inputs": [floats([1]) | {"shape": [3, 4]}]}, "got 1 elements, expected 12"),
         ({"inputs": [floats([1]) | {"datatype": 3}]}, "unknown datatype"),
+        ({"inputs": [{"name": "x", "shape": [1], "data": [1]}]}, "input 'x' has no datatype"),
         ({"inputs": [floats([1]) | {"parameters": 3}]}, "Unable to parse 'parameters'"),
         ({"inputs": [floats([1]) | {"data": None}]}, "Unable to parse 'data'"),
         ({"inputs": [binary(data=[1])]}, "Unable to parse 'binary_data_size'"),

@@ -97,3 +97,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(OptionError, match=r"config\.pbtxt cannot be read"):
         read_config(path)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "config.pbtxt"
+    path.write_text("max_batch_size: 4\n", "utf-8-sig")
+    assert read_config(path) == {"max_batch_size": 4}

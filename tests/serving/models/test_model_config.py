@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from onward.errors import OptionError
-from onward.serving.instance import Instance
+from onward.serving.instance import Instance, is_compiling
 from onward.serving.models.completed_config import ONNX, completed_config
 from onward.serving.models.config_pbtxt import parse_text
 from onward.serving.models.config_settings import model_settings, settings_of_config
 from onward.serving.models.config_signature import configured
 from onward.serving.models.model_config import normalize, read_override
 from onward.serving.models.version_policy import choose_versions
+from onward.serving.processing.processing import ProcessedInstance
 from onward.serving.requests import Array, TensorSpec
 from onward.serving.settings import ModelSettings
 
@@ -29,6 +30,7 @@ class Doubling:
         self.inputs = [TensorSpec("x", "FP32", shape)]
         self.outputs = [TensorSpec("y", "FP32", shape), TensorSpec("z", "FP32", shape[:1])]
         self.shapes: list[tuple[int, ...]] = []
+        self.is_compiling = False
 
     def run(self, feeds: Any, outputs: Any = None) -> dict[str, Array]:
         self.shapes.append(feeds["x"].shape)
@@ -119,16 +121,25 @@ def test_what_is_not_supported_is_named() -> None:
             optimization { cuda { graphs: true } execution_accelerators {
                 gpu_execution_accelerator { name: "warp" } } }
             model_warmup { name: "w" inputs { key: "x" value { input_data_file: "f" } } }
+            backend: "tensorflow" platform: "onnxruntime_onnx"
+            input { name: "x" allow_ragged_batch: true } input { name: "z" }
+            instance_group { rate_limiter { priority: 2 } }
+            parameters { key: "execution_mode" value { string_value: "1" } }
+            parameters { key: "mine" value { string_value: "1" } }
         """)
     )
     assert ignored == [
         "mystery",
         "model_transaction_policy",
         "runtime",
+        "backend 'tensorflow' (onnxruntime runs it)",
+        "input 'x': allow_ragged_batch",
         "dynamic_batching.preserve_ordering",
         "default_queue_policy.timeout_action: DELAY",
         "warp (not on this machine)",
         "optimization.cuda",
+        "instance_group.rate_limiter",
+        "parameters.execution_mode",
         "model_warmup.input_data_file",
     ]
 
@@ -235,6 +246,16 @@ def test_outputs_are_selected_and_sizes_narrowed() -> None:
     assert list(instance.run({"x": X}, ["y"])) == ["y"]
 
 
+def test_an_instance_is_compiling_within_what_is_around_it() -> None:
+    inner = Doubling((-1, -1))
+    [instance] = configured([inner], config_of('input { name: "x" dims: [-1, 4] }'), "m")
+    around = ProcessedInstance(instance, None, None)
+    assert instance is not inner
+    assert not is_compiling(around)
+    inner.is_compiling = True
+    assert is_compiling(around)
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_reshape_is_applied(batched: bool) -> None:
     inner = Doubling((-1, 1, 2, 2) if batched else (1, 1, 2, 2))
@@ -260,6 +281,8 @@ def test_reshape_is_applied(batched: bool) -> None:
         ('max_batch_size: 2 input { name: "x" dims: [5] }', r"shape \[-1, 5\] \(dims are those"),
         ('input { name: "x" dims: [-1, 4] optional: true }',
          "input 'x' is declared as optional, but the model cannot run without it"),
+        ('max_batch_size: 2 input { name: "x" dims: [2, 3] reshape { shape: [4] } }',
+         r"input 'x' has dims \[2, 3\], which are 6 elements, but reshape makes 4 of them: \[4\]"),
         ('output { name: "yy" }', "has no output 'yy': it has|did you mean"),
     ],
 )  # fmt: skip

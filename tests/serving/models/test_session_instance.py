@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +17,13 @@ from onward.serving.models.session_instance import SessionInstance, open_session
 from onward.serving.requests import TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.sessions.inference import InferenceSession
-from tests.serving.small_models import default_model, scale_model, typed_model, write_model
+from tests.serving.small_models import (
+    default_model,
+    scale_model,
+    typed_model,
+    write_model,
+    zip_map_model,
+)
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -145,6 +152,37 @@ def test_runs_give_outputs_by_name() -> None:
         thread.join()
     with pytest.raises(SessionClosed):
         instance.run({"x": X})
+
+
+@pytest.mark.parametrize("classes", [["b", "a"], [10, 9]])
+def test_the_maps_of_a_classifier_are_a_tensor(classes: list[str] | list[int]) -> None:
+    instance = SessionInstance(InferenceSession(zip_map_model(classes)))
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    assert instance.run({"x": x})["scores"].tolist() == [[2, 1], [4, 3]]  # sorted classes
+    assert instance.run({"x": x[:0]}, ["scores"])["scores"].shape[0] == 0
+    instance.close()
+
+
+def test_runs_of_new_shapes_compile_on_engines_that_do() -> None:
+    found: list[bool] = []
+
+    class Engine(InferenceSession):
+        """onnxruntime on the CPU, which stands in for TensorRT."""
+
+        def get_providers(self) -> list[str]:
+            return ["TensorrtExecutionProvider", "CPUExecutionProvider"]
+
+        def run(self, *arguments: Any) -> Any:
+            found.append(instance.is_compiling)
+            return super().run(*arguments)
+
+    instance = SessionInstance(Engine(scale_model()))
+    assert not instance.is_computation  # minutes in the loop's thread
+    for x in (X, X, np.concatenate([X, X])):
+        np.testing.assert_array_equal(instance.run({"x": x})["y"], 2 * x)
+    assert found == [True, False, True]
+    assert not instance.is_compiling
+    instance.close()
 
 
 def test_a_session_of_the_user_stays_open() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from onward.errors import TypeUnsupported
 from onward.graph.signature import NodeArg
-from onward.serving.models.signature import spec_of
+from onward.serving.models.signature import class_scores, output_spec, spec_of
 from onward.serving.requests import TensorSpec
 
 
@@ -35,9 +36,22 @@ def test_an_optional_input_is_marked() -> None:
     [
         ("seq(tensor(float))", "serve a model whose"),
         ("tensor(complex64)", "add a Cast"),
-        ("seq(map(int64,tensor(float)))", "export the classifier without ZipMap"),
+        ("map(string,tensor(float))", "export the model without the step that takes"),
     ],
 )
 def test_a_type_without_datatype_is_refused(kind: str, advice: str) -> None:
     with pytest.raises(TypeUnsupported, match=rf"'x' is .* no datatype\n{advice}"):
         spec_of(NodeArg("x", kind, []))
+
+
+@pytest.mark.parametrize("key", ["string", "int64"])
+def test_maps_of_classes_are_served_as_scores(key: str) -> None:
+    found = output_spec(NodeArg("p", f"seq(map({key},tensor(float)))", []))
+    assert found == TensorSpec("p", "FP32", (-1, -1), ("", ""))
+
+
+def test_scores_are_in_the_order_of_the_sorted_classes() -> None:
+    scores = class_scores([{"b": 1.0, "a": 2.0}, {"a": 4.0, "b": 3.0}])
+    assert scores.dtype == np.float32
+    assert scores.tolist() == [[2, 1], [4, 3]]
+    assert class_scores([]).shape == (0, 0)

@@ -16,6 +16,7 @@ import pytest
 
 import onward
 from onward.errors import FeedError, InvalidModel, ModelUnavailable, WorkerDied
+from onward.serving import compiled_shapes
 from onward.serving.requests import TensorSpec
 from onward.serving.settings import ModelSettings
 from onward.serving.worker_processes.worker_instance import (
@@ -23,7 +24,7 @@ from onward.serving.worker_processes.worker_instance import (
     open_worker_instance,
     open_worker_instances,
 )
-from tests.serving.small_models import default_model
+from tests.serving.small_models import default_model, zip_map_model
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 
@@ -99,6 +100,17 @@ def test_initializers_that_are_inputs_too_are_optional(tmp_path: Path) -> None:
         instance.close()
 
 
+def test_the_maps_of_a_classifier_are_a_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(zip_map_model(["b", "a"]))
+    instance = open_worker_instance(path, ModelSettings(workers=1), "m", "1")
+    try:
+        x = np.array([[1, 2], [3, 4]], np.float32)
+        assert instance.run({"x": x})["scores"].tolist() == [[2, 1], [4, 3]]
+    finally:
+        instance.close()
+
+
 def test_a_dead_worker_is_replaced(
     instance: WorkerInstance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,6 +152,39 @@ def test_a_process_that_is_stopped_is_replaced(path: Path) -> None:
             instance.run(feeds())
         check(instance)
     finally:
+        instance.close()
+
+
+def test_a_process_that_may_compile_has_more_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled_shapes, "_COMPILING", {"CPUExecutionProvider"})  # it stands in
+    instance = open_worker_instance(path, ModelSettings(workers=1, stuck_after=0.5), "m", "1")
+    pid = instance.pid
+    assert pid is not None
+    reports: list[str] = []
+
+    class GoOn(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            reports.append(record.getMessage())
+            os.kill(pid, signal.SIGCONT)
+
+    log, handler = logging.getLogger("onward.serving"), GoOn()
+    log.addHandler(handler)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        check(instance)
+        assert instance.pid == pid
+        [report] = reports
+        assert "a run has not ended after 0.5 s: its engine may compile for these" in report
+        assert report.endswith("its process is not ended before 6 s")
+        log.removeHandler(handler)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match=r"took longer than 0\.5 s"):  # the same shapes again
+            check(instance)
+        assert not instance.is_compiling
+    finally:
+        log.removeHandler(handler)
         instance.close()
 
 
