@@ -61,6 +61,11 @@ class Quality:
     agreement: float | None = None
     metric: float | None = None
 
+    @property
+    def is_nan(self) -> bool:
+        """Whether outputs became NaN or infinite where the original's are numbers."""
+        return math.isnan(self.similarity) or math.isnan(self.error)
+
 
 class Judge:
     """Rates models against an original, which runs once."""

@@ -152,3 +152,20 @@ def test_a_large_model_is_read_and_written_one_weight_at_a_time(
     x = np.random.default_rng(0).normal(size=(1, 512)).astype(np.float32)
     expected, found = (InferenceSession(each).run(None, {"x": x})[0] for each in (path, small))
     assert np.corrcoef(expected[0], found[0])[0, 1] > 0.8  # 24 layers of 4 bits
+
+
+def test_bits_that_were_asked_for_are_no_reason_for_outputs_of_nan() -> None:
+    """A weight that is rounded to 0 in front of a logarithm."""
+    rng = np.random.default_rng(0)
+    w, v = (rng.normal(size=(64, 64)).astype(np.float32) for _ in range(2))
+    w[:, 0] = 0
+    w[:2, 0] = 1e-30, 1
+    op = OpBuilder(opset=18)
+    h = op.MatMul(op.input("x", "float32", ("batch", 64)), op.initializer("w", w))
+    model = op.model(y=op.MatMul(op.Log(op.Abs(h)), op.initializer("v", v)))
+    x = np.abs(rng.normal(size=(64, 64))).astype(np.float32)
+    x[:, 1] = 0
+    report = quantize(model, {"x": x}, "int4", bits=4.5, method="rtn", memory=False)
+    assert not report.helped
+    assert "nothing helped: outputs are NaN or infinite in int4" in str(report)
+    assert "nan%" not in "".join(report.notes)
