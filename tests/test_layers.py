@@ -22,7 +22,7 @@ LAYERS = [
     {"errors", "formatting", "lazy", "message_text"},
     {"settings", "quantities"},
     {"graph"},
-    {"passes", "checkpoints", "configs"},
+    {"passes", "checkpoints", "configs", "python_code"},
     {"gradients", "losses", "optimizers"},
     {"programs"},
     {"providers"},

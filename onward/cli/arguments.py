@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,11 +13,15 @@ from onward.lazy import LazyModule
 from onward.providers.provider_names import short_name
 
 if TYPE_CHECKING:
+    from onward import python_code
+    from onward.compress.quality import OwnMetric
     from onward.providers import choose, provider_text
     from onward.providers.provider_text import NamedProvider
+    from onward.runner.metrics.metric import Metric
 else:  # they load onnxruntime, which not every verb needs
     choose = LazyModule("onward.providers.choose")
     provider_text = LazyModule("onward.providers.provider_text")
+    python_code = LazyModule("onward.python_code")
 
 MODELS = (".onnx", ".ort", ".onnxtxt", ".textproto", ".json")
 
@@ -108,6 +112,13 @@ Limit = Annotated[
         help="Time for one candidate in addition to its measuring; then it is stopped.",
     ),
 ]
+OwnOrNamedMetric = Annotated[
+    str | None,
+    typer.Option(
+        help="A metric, such as accuracy; or your function that gets one which runs the model, as "
+        "file.py:function or package.module:function."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -134,3 +145,24 @@ def read_sizes(texts: list[str] | None) -> dict[str, int]:
 def read_providers(texts: list[str] | None) -> list[NamedProvider]:
     """Read providers, such as torch:device=cpu,mode=...: full names, each with its options."""
     return [provider_text.read_provider(text) for text in texts or ()]
+
+
+def read_metric(text: str | None) -> str | Metric | OwnMetric | None:
+    """A metric's name, or what file.py:attribute and package.module:attribute name.
+
+    A class is called without arguments.
+    """
+    if text is None or not python_code.is_named(text):
+        if text is not None and text.endswith(".py"):
+            raise OptionError(f"--metric {text} names no function\nwrite {text}:function")
+        return text
+    found = python_code.load_attribute(text)
+    if not isinstance(found, type):
+        return cast("Metric | OwnMetric", found)
+    try:
+        return cast("Metric | OwnMetric", found())
+    except Exception as error:  # the user's class
+        raise OptionError(
+            f"--metric {text}: the class cannot be called without arguments: "
+            f"{type(error).__name__}: {error}\nname an object of it"
+        ) from error

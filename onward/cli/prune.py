@@ -46,7 +46,7 @@ def prune(
     target: Annotated[
         str | None, typer.Option(help="The column of the data with the metric's targets.")
     ] = None,
-    metric: Annotated[str | None, typer.Option(help="A metric, such as accuracy.")] = None,
+    metric: arguments.OwnOrNamedMetric = None,
     provider: Annotated[
         str,
         typer.Option(
@@ -102,7 +102,7 @@ def prune(
                 sparsity=sparsity,
                 importance=importance,
                 target=target,
-                metric=metric,
+                metric=arguments.read_metric(metric),
                 provider=provider,
                 multiple=multiple,
                 tune=tune,

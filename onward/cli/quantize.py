@@ -37,7 +37,7 @@ def quantize(
     drop: Annotated[
         str, typer.Option(help="The share of the metric, or of similarity, that may be lost.")
     ] = "1%",
-    metric: Annotated[str | None, typer.Option(help="A metric, such as accuracy.")] = None,
+    metric: arguments.OwnOrNamedMetric = None,
     target: Annotated[
         str | None, typer.Option(help="The column of the data with the metric's targets.")
     ] = None,
@@ -116,7 +116,7 @@ def quantize(
                 data,
                 to,
                 drop=drop,
-                metric=metric,
+                metric=arguments.read_metric(metric),
                 target=target,
                 provider=provider,
                 bits=bits,

@@ -238,17 +238,29 @@ def _cast(feed: Any, arg: Any) -> Any:
         return array
     if array.dtype.kind == dtype.kind or (dtype.kind == "f" and array.dtype.kind in "iub"):
         return array.astype(dtype)
+    if dtype.name == "bfloat16" and array.dtype.kind in "fiub":  # no .npz and no table has it
+        return array.astype(dtype)
     return array  # check_feeds names the mismatch
+
+
+def _is_ranked(arg: Any) -> bool:
+    """Whether the model says how many dimensions an input has."""
+    return bool(getattr(arg, "is_ranked", True))
+
+
+def _is_stacked(array: Array, arg: Any) -> bool:
+    """Whether an array has one more axis than its input, which counts sets of feeds."""
+    return _is_ranked(arg) and array.ndim == len(arg.shape) + 1
 
 
 def _row_count(arrays: Mapping[str, Array], inputs: Mapping[str, Any]) -> int | None:
     """The number of rows if the first axes are rows; None if the arrays are one set of feeds."""
     counts = set()
     for name, array in arrays.items():
-        shape = inputs[name].shape
+        shape, is_ranked = inputs[name].shape, _is_ranked(inputs[name])
         if not shape and array.ndim == 0:
             continue  # a scalar, the same for each batch
-        if array.ndim not in (len(shape), len(shape) + 1):
+        if is_ranked and array.ndim not in (len(shape), len(shape) + 1):
             expected = format_sizes(shape)
             raise FeedError(
                 f"{name!r} has {array.ndim} dimensions in the data; the model takes ({expected})"
@@ -257,7 +269,7 @@ def _row_count(arrays: Mapping[str, Array], inputs: Mapping[str, Any]) -> int | 
     if len(counts) != 1:
         return None
     fixed = _fixed_batch(inputs.values())
-    stacked = any(array.ndim == len(inputs[name].shape) + 1 for name, array in arrays.items())
+    stacked = any(_is_stacked(array, inputs[name]) for name, array in arrays.items())
     first = [inputs[name].shape[0] for name in arrays if len(inputs[name].shape)]
     if not stacked and any(isinstance(size, int) and size != fixed for size in first):
         return None  # sizes that differ are no batch
@@ -277,11 +289,11 @@ def _slices(
     rows: int,
     step: int,
 ) -> Iterator[Labelled]:
-    stacked = any(array.ndim == len(inputs[name].shape) + 1 for name, array in arrays.items())
+    stacked = any(_is_stacked(array, inputs[name]) for name, array in arrays.items())
     if stacked:  # the first axis counts sets of feeds
         for row in range(rows):
             yield (
-                {n: a[row] if a.ndim == len(inputs[n].shape) + 1 else a for n, a in arrays.items()},
+                {n: a[row] if _is_stacked(a, inputs[n]) else a for n, a in arrays.items()},
                 None if targets is None else targets[row],
             )
         return

@@ -7,6 +7,7 @@ judge.is_within(judge.rate(changed), drop=0.01)
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class Quality:
     agreement: float | None = None
     metric: float | None = None
 
+    @property
+    def is_nan(self) -> bool:
+        """Whether outputs became NaN or infinite where the original's are numbers."""
+        return math.isnan(self.similarity) or math.isnan(self.error)
+
 
 class Judge:
     """Rates models against an original, which runs once."""
@@ -73,8 +79,7 @@ class Judge:
         providers: Asked = None,
     ) -> None:
         self._calibration, self._providers = calibration, providers
-        self._metric = make_metric(metric) if isinstance(metric, str) else metric
-        _check_metric(self._metric)
+        self._metric = read_metric(metric)
         if self._metric is not None and not callable(self._metric):
             first = next(calibration.labelled_batches())
             if first[1] is None:
@@ -168,8 +173,9 @@ class Judge:
         return InferenceSession(model, SessionOptions(log_severity_level=4), self._providers)
 
 
-def _check_metric(metric: Any) -> None:
-    """Refuse a metric that is none."""
+def read_metric(given: str | Metric | OwnMetric | None) -> Metric | OwnMetric | None:
+    """A metric by its name, or the user's own; refused if it is none."""
+    metric = make_metric(given) if isinstance(given, str) else given
     if isinstance(metric, type):
         raise OptionError(
             f"the metric is the class {metric.__name__}, not an object of it\n"
@@ -182,6 +188,25 @@ def _check_metric(metric: Any) -> None:
             "give a name such as 'accuracy', a Metric, or a function that gets a function which "
             "runs the model, and returns a number"
         )
+    if callable(metric):
+        _check_takes_one(metric)
+    return metric
+
+
+def _check_takes_one(metric: OwnMetric) -> None:
+    """Refuse a function that cannot be called with one argument: (outputs, targets) and others."""
+    try:
+        signature = inspect.signature(metric)
+    except (TypeError, ValueError):  # of C, without one
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(metric, "__name__", type(metric).__name__)
+        raise OptionError(
+            f"the metric {name}{signature} must take one argument\n"
+            "it gets a function that runs the model, feeds to outputs by name, and returns a number"
+        ) from error
 
 
 def _run_by_name(
@@ -193,17 +218,17 @@ def _run_by_name(
 def _call_metric(metric: OwnMetric, run: Run) -> float:
     try:
         given = metric(run)
-        if given is None:
-            raise MetricError(
-                "the metric returned None, not a number\nreturn what is to be kept high"
-            )
-        number = float(given)
-    except MetricError:
-        raise
     except Exception as error:  # the user's code
         raise MetricError(
             f"the metric raised {type(error).__name__}: {error}\n"
             "it is called with a function that runs the model: feeds to outputs by name"
+        ) from error
+    try:
+        number = float(given)
+    except (TypeError, ValueError) as error:
+        kind = "None" if given is None else f"a {type(given).__name__}"
+        raise MetricError(
+            f"the metric returned {kind}, not a number\nreturn what is to be kept high"
         ) from error
     if not math.isfinite(number):
         raise MetricError(f"the metric returned {number}, not a finite number")

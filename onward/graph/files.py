@@ -29,6 +29,7 @@ from onward.graph.packed.recognize import is_packed
 from onward.graph.paths import check_replaceable, follow_link, read_model, to_path, writing
 from onward.graph.protos import from_proto, without_maps, write_maps
 from onward.graph.scan.model_scan import scan_model
+from onward.graph.sparse_initializers import densify
 from onward.graph.streamed import streamed_bytes, write_streamed
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model"
@@ -156,7 +157,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
 def _from_proto(proto: onnx.ModelProto, attach: Callable[[ir.Model], None]) -> ir.Model:
     """A model from its message; `attach` gives it the tensors that are not in the message."""
     try:
-        model = from_proto(proto)
+        model = from_proto(densify(proto))
         _check_values(model)
         attach(model)
     except OnwardError:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import pickle
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from onward import python_code
 from onward.checkpoints import tensor_files
 from onward.errors import FileMissing, OptionError, UnsafeModel, WeightsError
 from onward.graph.paths import check_exists, suggest_path
@@ -34,15 +31,13 @@ def load_module(
     """
     if Path(source).is_dir():
         return load_folder(Path(source))
-    place, colon, attribute = source.rpartition(":")
-    if not colon or not place or not attribute:
+    if not python_code.is_named(source):
         raise FileMissing(
             f"{source!r} is not a folder, and not a Python module\n"
             "write package.module:attribute or file.py:attribute, or the folder of a Hugging Face "
             f"model; {suggest_path(Path(source))}"
         )
-    code = _load_file(Path(place)) if place.endswith(".py") else _import(place)
-    found = _attribute(code, attribute, place)
+    found = python_code.load_attribute(source)
     if not isinstance(found, nn.Module):
         found = _call(found, source, args, dict(kwargs or {}))
     if not isinstance(found, nn.Module):
@@ -50,44 +45,6 @@ def load_module(
             f"{source} is {type(found).__name__}, not a torch.nn.Module\n"
             "name a module, or a class or a function that returns one"
         )
-    return found
-
-
-def _load_file(path: Path) -> ModuleType:
-    check_exists(path, "Python file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    code = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, code)  # dataclasses and pickles look it up
-    sys.path.insert(0, str(path.absolute().parent))  # its neighbours
-    try:
-        spec.loader.exec_module(code)
-    except Exception as error:
-        raise OptionError(f"{path} fails: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.absolute().parent))
-    return code
-
-
-def _import(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise OptionError(
-            f"{name} cannot be imported: {error}\ncheck the name, or write the path of its file"
-        ) from error
-    finally:
-        sys.path.remove(str(Path.cwd()))
-
-
-def _attribute(code: ModuleType, path: str, place: str) -> Any:
-    found: Any = code
-    for name in path.split("."):
-        if not hasattr(found, name):
-            known = [each for each in vars(found) if not each.startswith("_")]
-            raise OptionError(f"{place} has no attribute {name!r}\n{suggest_names(name, known)}")
-        found = getattr(found, name)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from onward.compress.quality import Quality
 from onward.compress.quantization import quantize as quantization
 from onward.compress.report import Measured, Report
-from onward.graph.files import load
+from onward.graph.builder import OpBuilder
+from onward.graph.files import load, save
+from onward.sessions.inference import InferenceSession
 from tests.cli.conftest import Call, is_one_line
 from tests.models import mlp, sandwich
 
@@ -128,6 +131,78 @@ def test_bad_input_is_one_line(call: Call, model: Path, tmp_path: Path) -> None:
     assert is_one_line(
         call("quantize", model, "--save", tmp_path / "no" / "small.onnx"), "cannot be written"
     )
+
+
+METRICS = """
+import numpy as np
+X = np.ones((3, 64), np.float32)
+def total(run): return float(abs(run({"x": X})["y"]).sum())
+def share(outputs, targets): return 1.0
+def text(run): return "high"
+class Own:
+    def __call__(self, run): return 0.5
+class Sized:
+    def __init__(self, k): pass
+threshold = 3
+"""
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """x (batch, 64) -> y (batch, 64), as a file."""
+    op = OpBuilder(opset=18)
+    w = np.random.default_rng(0).normal(size=(2, 64, 64)).astype(np.float32)
+    h = op.Relu(op.MatMul(op.input("x", "float32", ("batch", 64)), op.initializer("w", w[0])))
+    save(op.model(y=op.MatMul(h, op.initializer("v", w[1]))), tmp_path / "wide.onnx")
+    return tmp_path / "wide.onnx"
+
+
+def test_metric_is_a_function_of_a_file_or_a_package(
+    call: Call, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metrics.py").write_text(METRICS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_metrics", raising=False)
+    y = InferenceSession(wide).run(None, {"x": np.ones((3, 64), np.float32)})[0]
+    for source in ("own_metrics.py:total", f"{tmp_path / 'own_metrics.py'}:total"):
+        report = json.loads(
+            call("quantize", wide, "--to", "int4", "--metric", source, "--json").out
+        )
+        assert report["before"]["quality"]["metric"] == pytest.approx(float(np.abs(y).sum()))
+        assert report["metric_name"] == "total"
+    report = json.loads(call("prune", wide, "--metric", "own_metrics:Own", "--json").out)
+    assert report["before"]["quality"]["metric"] == 0.5 and report["metric_name"] == "Own"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("no_such.py:total", "no Python file at no_such.py"),
+        ("no_such_package:total", "no_such_package cannot be imported"),
+        ("own_metrics.py:totl", "has no attribute 'totl'; did you mean 'total'?"),
+        ("own_metrics.py:share", "metric share(outputs, targets) must take one argument"),
+        ("own_metrics.py:text", "the metric returned a str, not a number"),
+        ("own_metrics.py:threshold", "the metric is of type int"),
+        ("own_metrics.py:Sized", "the class cannot be called without arguments"),
+        ("own_metrics.py", "names no function; write own_metrics.py:function"),
+        ("broken.py:total", "broken.py fails: SystemExit: 3"),
+        ("accurracy", "no metric 'accurracy'; did you mean 'accuracy'"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["quantize", "prune"])
+def test_wrong_metric_is_one_line(
+    call: Call,
+    wide: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    source: str,
+    words: str,
+) -> None:
+    (tmp_path / "own_metrics.py").write_text(METRICS)
+    (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert is_one_line(call(verb, wide, "--metric", source), words)
 
 
 def test_ctrl_c_ends_without_a_file(

@@ -11,6 +11,7 @@ import pytest
 
 from onward.compress.calibration import Calibration
 from onward.errors import DataError, FeedError, FileMissing, OptionError
+from onward.graph.signature import NodeArg
 from onward.sessions.inference import InferenceSession
 from tests.models import mlp
 
@@ -83,6 +84,20 @@ def test_numbers_of_another_precision_are_cast() -> None:
 def test_wrong_data_is_one_clear_error(source: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         Calibration(source, INPUTS).first()
+
+
+def test_rows_of_an_input_without_a_shape_are_divided_into_batches() -> None:
+    arg = NodeArg("x", "tensor(float)", [], is_ranked=False)
+    rows = np.arange(48, dtype=np.float32).reshape(12, 4)
+    found = [feeds["x"] for feeds in Calibration({"x": rows}, [arg], batch=8).batches()]
+    assert [each.shape for each in found] == [(8, 4), (4, 4)]
+    np.testing.assert_array_equal(np.concatenate(found), rows)
+
+
+def test_numbers_become_bfloat16_where_a_model_takes_it() -> None:
+    arg = NodeArg("x", "tensor(bfloat16)", ["batch", 4])
+    [feeds] = Calibration({"x": np.ones((3, 4), np.float32)}, [arg]).batches()
+    assert feeds["x"].dtype.name == "bfloat16" and feeds["x"].shape == (3, 4)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

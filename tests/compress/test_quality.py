@@ -202,7 +202,8 @@ def raising(run: Any) -> float:
     [
         (raising, "the metric raised ZeroDivisionError: no rows"),
         (lambda run: float("nan"), "the metric returned nan"),
-        (lambda run: "text", "the metric raised ValueError"),
+        (lambda run: "text", "the metric returned a str, not a number\nreturn what"),
+        (lambda run: [1.0, 2.0], "the metric returned a list, not a number"),
     ],
 )
 def test_a_metric_that_fails_is_one_clear_error(metric: Any, words: str) -> None:
@@ -225,6 +226,19 @@ def test_a_metric_must_be_a_name_an_object_or_a_function() -> None:
     with pytest.raises(OptionError, match="the metric is of type int\ngive a name"):
         judge(metric=3)
     assert judge(metric=OwnAccuracy()).metric_name == "OwnAccuracy"
+
+
+def test_a_metric_of_outputs_and_targets_is_refused_before_the_model_runs() -> None:
+    def share(outputs: Any, targets: Any) -> float:
+        raise AssertionError
+
+    with pytest.raises(
+        OptionError, match=r"metric share\(outputs.* must take one argument\nit gets a function"
+    ):
+        judge(metric=share)
+    with pytest.raises(OptionError, match=r"metric <lambda>\(\) must take one argument"):
+        judge(metric=lambda: 1.0)
+    assert judge(metric=lambda run, k=5: float(k)).original.metric == 5
 
 
 def test_a_metric_needs_targets() -> None:

@@ -28,9 +28,8 @@ from onward.compress.report import Change, Report
 from onward.errors import OptionError
 from onward.graph.files import Source, load
 from onward.losses.loss import Loss
-from onward.providers.options import SessionOptions
 from onward.runner.metrics.metric import Metric
-from onward.sessions.inference import InferenceSession
+from onward.sessions.model_description import describe
 
 
 def prune(
@@ -95,8 +94,7 @@ def prune(
     seconds = read_time(tune)
     progress("read the model", 0, None)
     original = load(model)
-    quiet = SessionOptions(log_severity_level=4)
-    inputs = InferenceSession(original, quiet, [provider]).get_inputs()
+    inputs = [describe(value) for value in original.graph.inputs if not value.is_initializer()]
     calibration = Calibration(data, inputs, target=target, batch=batch, limit=limit, seed=seed)
     timed = Calibration(data, inputs, target=target, batch=batch or 1, limit=1, seed=seed).first()
     judge = Judge(original, calibration, metric=metric, providers=[provider])

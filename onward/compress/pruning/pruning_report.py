@@ -10,10 +10,8 @@ from onward.compress.pruning.units import finish
 from onward.compress.quality import Quality
 from onward.compress.report import Measured, Report
 from onward.compress.timing import time_in_turns
-from onward.graph.files import weight_bytes
+from onward.graph.files import saved_bytes
 from onward.graph.scopes import stored_tensors
-
-_LARGE = 1 << 30  # bytes; a protobuf message ends at 2 GiB
 
 
 def make_report(task: PruningTask, pruned: Pruned) -> Report:
@@ -54,15 +52,9 @@ def make_report(task: PruningTask, pruned: Pruned) -> Report:
 
 def _measure(task: PruningTask, model: ir.Model, seconds: float, quality: Quality) -> Measured:
     return Measured(
-        file_bytes=_count_bytes(model),
+        file_bytes=saved_bytes(model),
         seconds=seconds,
         quality=quality,
         macs=count_macs(model, task.dynamic_sizes()),
         parameters=sum(tensor.size for _, tensor in stored_tensors(model)),
     )
-
-
-def _count_bytes(model: ir.Model) -> int:
-    """The size of a model's file; of a large one, that of its weights."""
-    weights = weight_bytes(model)
-    return weights if weights > _LARGE else len(ir.to_proto(model).SerializeToString())

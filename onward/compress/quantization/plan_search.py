@@ -67,6 +67,8 @@ class PlanSearchResult:
         """Whether it is smaller or faster, not slower, and within the budget."""
         if not self.plan or not (self.is_within or settings.is_sized):
             return False
+        if self.quality is not None and self.quality.is_nan:
+            return False  # not even if bits were asked for
         if settings.size is not None and self.bytes > settings.size:
             return False
         smaller, speedup = self.bytes <= _SMALLER * subject.bytes, self.speedup

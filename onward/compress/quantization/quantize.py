@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onward.compress.calibration import Calibration
 from onward.compress.progress_steps import Progress, no_progress
-from onward.compress.quality import OwnMetric
+from onward.compress.quality import OwnMetric, read_metric
 from onward.compress.quantization.plan_search import search_plan
 from onward.compress.quantization.quantize_report import make_report, report_nothing
 from onward.compress.quantization.quantize_settings import QuantizeSettings, read_settings
@@ -122,6 +122,7 @@ def quantize(
     )
     if small := [name for name, size in (sizes or {}).items() if size < 1]:
         raise OptionError(f"the size of {small[0]!r} must be at least 1, to measure the speed with")
+    metric = read_metric(metric)
     opened = open_model(model)
     inputs = [describe(value) for value in opened.graph.inputs if not value.is_initializer()]
     calibration = Calibration(

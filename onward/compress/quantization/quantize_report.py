@@ -163,6 +163,8 @@ def _why_not(
         return f"no node is better as {settings.to} on {engine}" + (
             f": {reasons[0][0]}" if reasons else ""
         )
+    if found.quality is not None and found.quality.is_nan:
+        return f"outputs are NaN or infinite in {settings.to}"
     if not found.is_within and found.quality is not None:
         lost, allowed = _lost(subject, found.quality), f"{settings.drop:.2%}"
         return f"{settings.to} loses {lost} where {allowed} is allowed (drop)"

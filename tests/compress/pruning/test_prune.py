@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -258,3 +259,46 @@ def test_nan_inside_the_model_is_left_out_of_the_moments_of_activations() -> Non
     report = prune(model, [{"x": good}, {"x": bad}], importance="activation", keep=0.5)
     tensors = [each.const_value for each in report.model.graph.initializers.values()]
     assert all(np.isfinite(tensor.numpy()).all() for tensor in tensors if tensor is not None)
+
+
+def test_a_model_that_ends_with_maps_is_pruned(tmp_path: Path) -> None:
+    """Classifiers of scikit-learn end with a ZipMap, whose type onnx-ir does not write."""
+    model = mlp_with_maps()
+    rows = {"x": np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32)}
+    report = prune(model, keep=0.5, data=rows)
+    report.save(tmp_path / "small.onnx")
+    assert report.after.file_bytes == (tmp_path / "small.onnx").stat().st_size
+    scores = InferenceSession(tmp_path / "small.onnx").run(None, rows)[0]
+    assert len(scores) == 32 and set(scores[0]) == {0, 1, 2, 3}
+
+
+def mlp_with_maps() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    w, v = (rng.normal(size=each).astype(np.float32) for each in ((64, 64), (64, 4)))
+    kind = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["x", "w"], ["a"]),
+            onnx.helper.make_node("Relu", ["a"], ["b"]),
+            onnx.helper.make_node("MatMul", ["b", "v"], ["c"]),
+            onnx.helper.make_node("Softmax", ["c"], ["p"]),
+            onnx.helper.make_node(
+                "ZipMap", ["p"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3]
+            ),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 64])],
+        [onnx.helper.make_value_info("y", onnx.helper.make_sequence_type_proto(kind))],
+        [onnx.numpy_helper.from_array(w, "w"), onnx.numpy_helper.from_array(v, "v")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ai.onnx.ml", 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_rows_of_an_input_without_a_shape() -> None:
+    model = mlp_with_maps()
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    rows = {"x": np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32)}
+    assert prune(model, sparsity=0.5, data=rows).after.quality is not None

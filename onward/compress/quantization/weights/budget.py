@@ -15,12 +15,10 @@ from onward.compress.quantization.weights.scales import round_weights
 from onward.compress.quantization.weights.sites import WeightMatrix
 from onward.compress.quantization.weights.stored import padded_sums
 from onward.graph.dtypes import FLOATS
-from onward.graph.files import weight_bytes
 from onward.graph.protos import to_proto
 from onward.graph.scopes import graphs_of
 
 _RATED_ROWS = 64  # of a weight, to see what formats cost
-_ADDED_NODES = 1500  # bytes of the nodes and small constants that a site adds, at most
 
 
 class WeightFormat(NamedTuple):
@@ -52,44 +50,51 @@ def choose_formats(
     stores: Sequence[WeightMatrix], inputs: Mapping[WeightMatrix, Inputs], budget: int
 ) -> dict[WeightMatrix, WeightFormat]:
     """The format of each weight, so that all of them take at most `budget` bytes."""
-    least = sum(_nbytes(each, _smallest(each)) for each in stores)
-    choices = _USUAL if least <= budget else _SMALL + _USUAL
+    choices = _USUAL if _least_bytes(stores, _USUAL) <= budget else _SMALL + _USUAL
     options = {each: _rate(each, choices, inputs.get(each, Inputs())) for each in stores}
     return allocate(options, budget)
 
 
-def _smallest(each: WeightMatrix) -> WeightFormat:
-    """The smallest of the usual formats that a weight may have."""
-    return next(form for form in _USUAL if each.allows_block(form.bits, form.block))
+def least_bytes(stores: Sequence[WeightMatrix]) -> list[int]:
+    """The bytes of the stores in their smallest formats: with 2 bits where they may be, and 4."""
+    return [_least_bytes(stores, choices) for choices in (_SMALL + _USUAL, _USUAL)]
+
+
+def _least_bytes(stores: Sequence[WeightMatrix], choices: Sequence[WeightFormat]) -> int:
+    return sum(
+        min(stored_bytes(each, choice) for choice in choices if _allows(each, choice))
+        for each in stores
+    )
 
 
 def bytes_for_bits(model: ir.Model, stores: Sequence[WeightMatrix], average_bits: float) -> int:
     """The bytes that the stores may take, so that the model's weights have these bits each."""
-    stored = {value for each in stores for value in (each.weight, *each.copies)}
-    values = [value for graph in graphs_of(model) for value in graph.initializers.values()]
-    tensors = [value.const_value for value in values if value not in stored]
-    count = sum(t.size for t in tensors if t is not None and t.dtype in FLOATS)
+    others = _other_weights(model, stores)
+    count = sum(tensor.size for tensor in others if tensor.dtype in FLOATS)
     count += sum(each.size for each in stores)  # a weight that is read in two layouts counts twice
-    return int(average_bits * count / 8) - _other_bytes(model, stores)
+    return int(average_bits * count / 8) - sum(tensor.nbytes for tensor in others)
 
 
 def bytes_for_file(model: ir.Model, stores: Sequence[WeightMatrix], size: int) -> int:
-    """The bytes that the stores may take, so that the model's file has at most `size`."""
+    """The bytes that the stores may take, so that the model's file has at most `size`.
+
+    The nodes that read stored weights are not counted: a plan that is written shows their bytes.
+    """
     bare = model.clone()
     for graph in graphs_of(bare):
         for value in graph.initializers.values():
             value.const_value = ir.tensor(np.zeros(0, np.float32), name=value.name)
     drop_traces(bare)  # as in what is written
-    added = _ADDED_NODES * sum(len(each.sites) for each in stores)
-    graph_bytes = int(to_proto(bare).ByteSize())
-    return size - _other_bytes(model, stores) - graph_bytes - added
+    others = sum(tensor.nbytes for tensor in _other_weights(model, stores))
+    return size - others - int(to_proto(bare).ByteSize())
 
 
-def _other_bytes(model: ir.Model, stores: Sequence[WeightMatrix]) -> int:
-    """Bytes of the weights that are not in a store."""
+def _other_weights(model: ir.Model, stores: Sequence[WeightMatrix]) -> list[ir.TensorProtocol]:
+    """The weights that are not in a store."""
     stored = {value for each in stores for value in (each.weight, *each.copies)}
-    tensors = [value.const_value for value in stored]
-    return weight_bytes(model) - sum(t.nbytes for t in tensors if t is not None)
+    values = [value for graph in graphs_of(model) for value in graph.initializers.values()]
+    tensors = [value.const_value for value in values if value not in stored]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _rate(
@@ -99,20 +104,25 @@ def _rate(
     rows, importance = sample_rows(each.matrix(), _RATED_ROWS), inputs.importance
     options = []
     for choice in choices:
-        if not (each.allows_block(choice.bits, choice.block) and each.allows_bits(choice.bits)):
-            continue
-        if choice.scheme == "offsets" and not each.allows_offsets(choice.block):
-            continue
-        if choice.scheme == "zeros" and not each.allows_zeros(choice.bits, choice.block):
+        if not _allows(each, choice):
             continue
         blocks = round_weights(rows, *choice, importance=importance)
         error = relative_error(rows, blocks, importance)
-        options.append(Option(choice, _nbytes(each, choice), error))
+        options.append(Option(choice, stored_bytes(each, choice), error))
     each.forget()
     return options
 
 
-def _nbytes(each: WeightMatrix, choice: WeightFormat) -> int:
+def _allows(each: WeightMatrix, choice: WeightFormat) -> bool:
+    """Whether a weight may be stored in a format."""
+    if not (each.allows_block(choice.bits, choice.block) and each.allows_bits(choice.bits)):
+        return False
+    if choice.scheme == "offsets":
+        return each.allows_offsets(choice.block)
+    return choice.scheme != "zeros" or each.allows_zeros(choice.bits, choice.block)
+
+
+def stored_bytes(each: WeightMatrix, choice: WeightFormat) -> int:
     """The bytes of a stored weight, with scales of 16 bits."""
     rows, size = each.shape
     blocks = -(-size // choice.block)

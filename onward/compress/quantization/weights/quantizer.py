@@ -22,7 +22,10 @@ from onward.compress.quantization.weights.budget import (
     bytes_for_bits,
     bytes_for_file,
     choose_formats,
+    least_bytes,
+    stored_bytes,
 )
+from onward.compress.quantization.weights.file_size import fit_file
 from onward.compress.quantization.weights.measured_inputs import MeasuredInputs
 from onward.compress.quantization.weights.prepare import prepare
 from onward.compress.quantization.weights.rounding import (
@@ -100,10 +103,13 @@ class WeightQuantizer:
         self._left = _name_left(self._model, self._refused)
         self._widened = [] if bits > 2 else _name_widened(self._stores)
         if average_bits is not None:
-            left = bytes_for_bits(self._model, self._stores, average_bits)
-            self._plan = self._round_all(self._fit(left))
-        elif size is not None:
-            self._plan = self._fit_file(size)
+            self._plan, _ = self._fit(bytes_for_bits(self._model, self._stores, average_bits))
+        elif size is not None and self._stores:
+            left = bytes_for_file(self._model, self._stores, size)
+            least = least_bytes(self._stores)
+            self._plan = fit_file(
+                self._fit, lambda plan: saved_bytes(self.write(plan)), size, left, least
+            )
         else:
             formats = {each: self._format(each, bits, block) for each in self._stores}
             self._plan = self._round_all(formats)
@@ -296,34 +302,18 @@ class WeightQuantizer:
             self._chosen[each] = wanted[each], final
         return {site.name: self._chosen[each][1] for each in self._stores for site in each.sites}
 
-    def _fit_file(self, size: int) -> Plan:
-        """A plan whose file has at most `size` bytes, as written.
-
-        What a plan adds to the graph (nodes, AWQ's factors, the sums of blocks) is known exactly
-        once it is written: what is too much, the weights must save.
-        """
-        left = bytes_for_file(self._model, self._stores, size)
-        while True:
-            plan = self._round_all(self._fit(left))
-            excess = saved_bytes(self.write(plan)) - size if plan else 0
-            if excess <= 0:
-                return plan
-            left -= excess
-
-    def _fit(self, budget: int) -> dict[WeightMatrix, NodeFormat]:
-        """The formats of weights that may take so many bytes."""
+    def _fit(self, budget: int) -> tuple[Plan, int]:
+        """A plan whose weights take at most so many bytes, and the bytes that they take."""
         if self._squares is None:
             self._squares = self._inputs.squares(self._stores)
         self._progress("choose bits for each layer", 0, None)
+        formats: dict[WeightMatrix, NodeFormat] = {}
         chosen = choose_formats(self._stores, self._squares, budget)
-        for each, choice in chosen.items():
-            self._schemes[each, choice.bits, choice.block] = choice.scheme
-        return {
-            each: NodeFormat(
-                kind="weights", bits=choice.bits, block=choice.block, method=self._method
-            )
-            for each, choice in chosen.items()
-        }
+        for each, (bits, block, scheme) in chosen.items():
+            self._schemes[each, bits, block] = scheme
+            formats[each] = NodeFormat(kind="weights", bits=bits, block=block, method=self._method)
+        taken = sum(stored_bytes(each, choice) for each, choice in chosen.items())
+        return self._round_all(formats), taken
 
 
 def _holder(site: WeightSite) -> ir.Graph:

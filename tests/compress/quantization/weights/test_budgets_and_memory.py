@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from onward.compress import quantize
 from onward.compress.quantization import subject
 from onward.compress.quantization.weights import prepare
+from onward.compress.quantization.weights.quantizer import WeightQuantizer
+from onward.errors import OptionError
 from onward.graph import files
 from onward.graph.builder import OpBuilder
-from onward.graph.files import weight_bytes
+from onward.graph.files import saved_bytes, weight_bytes
 from onward.sessions.inference import InferenceSession
 
 pytestmark = pytest.mark.integration
@@ -32,7 +35,7 @@ def chain(layers: int, size: int) -> ir.Model:
     return op.model(y=y)
 
 
-@pytest.mark.parametrize("asked", [{"bits": 4.5}, {"size": 6_500}])
+@pytest.mark.parametrize("asked", [{"bits": 4.5}, {"size": 5_600}])
 def test_bits_and_sizes_that_were_asked_for_are_kept(asked: dict[str, float]) -> None:
     model = chain(2, 64)
     rows = {"x": np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32)}
@@ -86,6 +89,36 @@ def test_a_file_is_never_above_the_size_that_was_asked_for(
     assert (tmp_path / "small.onnx").stat().st_size == report.after.file_bytes <= size
 
 
+@pytest.mark.parametrize("layers", [1, 6])
+def test_every_size_that_some_plan_has_is_met(layers: int) -> None:
+    """The bytes that the nodes take are those of the model, not a guess for all models."""
+    model = chain(layers, 64)
+    least = layers * 1000
+    for _ in range(2):  # what cannot be, weights alone show; then a plan is written
+        with pytest.raises(OptionError, match=r"the file needs at least [\d,]+ bytes") as raised:
+            WeightQuantizer(model, method="rtn", size=least)
+        needed = re.search(r"at least ([\d,]+) bytes", str(raised.value))
+        assert needed is not None
+        least = int(needed[1].replace(",", ""))
+    quantizer = WeightQuantizer(model, method="rtn", size=least)
+    assert {form.bits for form in quantizer.plan.values()} == {2}
+    assert saved_bytes(quantizer.write(quantizer.plan)) == least
+    with pytest.raises(OptionError, match=f"at least {least:,} bytes .*; size is {least - 1:,}"):
+        WeightQuantizer(model, method="rtn", size=least - 1)
+    usual = WeightQuantizer(model, bits=4, block=64, method="rtn")
+    size = saved_bytes(usual.write(usual.plan))
+    same = WeightQuantizer(model, method="rtn", size=size)
+    assert {form.bits for form in same.plan.values()} == {4}  # and not 2
+
+
+def test_a_size_for_a_model_without_weights_is_no_error() -> None:
+    op = OpBuilder(opset=18)
+    model = op.model(y=op.Relu(op.input("x", "float32", ("batch", 4))))
+    assert not WeightQuantizer(model, size=100).plan
+    report = quantize(model, to="int4", memory=False, size=100)
+    assert not report.helped and "nothing to quantize" in str(report)
+
+
 def test_weights_with_offsets_get_no_factors() -> None:
     rng = np.random.default_rng(0)
     op = OpBuilder(opset=18)
@@ -119,3 +152,20 @@ def test_a_large_model_is_read_and_written_one_weight_at_a_time(
     x = np.random.default_rng(0).normal(size=(1, 512)).astype(np.float32)
     expected, found = (InferenceSession(each).run(None, {"x": x})[0] for each in (path, small))
     assert np.corrcoef(expected[0], found[0])[0, 1] > 0.8  # 24 layers of 4 bits
+
+
+def test_bits_that_were_asked_for_are_no_reason_for_outputs_of_nan() -> None:
+    """A weight that is rounded to 0 in front of a logarithm."""
+    rng = np.random.default_rng(0)
+    w, v = (rng.normal(size=(64, 64)).astype(np.float32) for _ in range(2))
+    w[:, 0] = 0
+    w[:2, 0] = 1e-30, 1
+    op = OpBuilder(opset=18)
+    h = op.MatMul(op.input("x", "float32", ("batch", 64)), op.initializer("w", w))
+    model = op.model(y=op.MatMul(op.Log(op.Abs(h)), op.initializer("v", v)))
+    x = np.abs(rng.normal(size=(64, 64))).astype(np.float32)
+    x[:, 1] = 0
+    report = quantize(model, {"x": x}, "int4", bits=4.5, method="rtn", memory=False)
+    assert not report.helped
+    assert "nothing helped: outputs are NaN or infinite in int4" in str(report)
+    assert "nan%" not in "".join(report.notes)
