@@ -56,16 +56,29 @@ def readable_table(table: Any) -> Any:
 
     Whole numbers and booleans become floats where some are missing; string views become strings.
     """
-    pyarrow = import_pyarrow("a table")
-    views = {pyarrow.string_view(): pyarrow.large_string()}
-    views |= {pyarrow.binary_view(): pyarrow.large_binary()}
-    fields = []
+    import pyarrow
+
+    table, fields = _without_views(table), []
     for field in table.schema:
-        kind = views.get(field.type, field.type)
+        kind = field.type
         is_whole = pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)
         if is_whole and table[field.name].null_count:
             kind = pyarrow.float64()
         fields.append(field.with_type(kind))
+    return table.cast(pyarrow.schema(fields, table.schema.metadata))
+
+
+def _without_views(table: Any) -> Any:
+    """The table with strings in place of string views, of which pyarrow takes no rows."""
+    import pyarrow
+
+    large = {
+        pyarrow.string_view(): pyarrow.large_string(),
+        pyarrow.binary_view(): pyarrow.large_binary(),
+    }
+    if not any(field.type in large for field in table.schema):
+        return table
+    fields = [field.with_type(large.get(field.type, field.type)) for field in table.schema]
     return table.cast(pyarrow.schema(fields, table.schema.metadata))
 
 
@@ -148,7 +161,7 @@ class ParquetDataset:
             table = self._kept.pop((group, names), None)
             if table is None:
                 try:
-                    table = self._file.read_row_group(group, columns=list(names))
+                    table = _without_views(self._file.read_row_group(group, columns=list(names)))
                 except (self._pyarrow.ArrowException, OSError) as error:
                     raise _broken(self.path, "Parquet", error) from error
             self._kept[group, names] = table
@@ -178,7 +191,7 @@ def open_arrow(
             table = pyarrow.ipc.open_stream(mapped).read_all()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(path, "Arrow", error) from error
-    return ArrowDataset(table, path, types, columns, image_shape)
+    return ArrowDataset(_without_views(table), path, types, columns, image_shape)
 
 
 def is_saved_dataset(folder: Path) -> bool:

@@ -54,6 +54,14 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return path
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_string_views_are_texts(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"views.{suffix}"
+    views = pa.table({"n": [1, 2], "t": pa.array(["a", None], pa.string_view())})
+    pq.write_table(views, path) if suffix == "parquet" else write_stream(path, views)
+    assert open_data(path).read([1, 0])["t"].tolist() == ["", "a"]
+
+
 def test_missing_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lists.parquet"
     pq.write_table(pa.table({"v": [[1.0, 2.0], None]}), path)
