@@ -70,16 +70,34 @@ def readable_table(table: Any) -> Any:
 
 def _without_views(table: Any) -> Any:
     """The table with strings in place of string views, of which pyarrow takes no rows."""
+    for place, field in enumerate(table.schema):
+        if "_view" in str(field.type):
+            column = _column_without_views(table.column(place))
+            table = table.set_column(place, field.with_type(column.type), column)
+    return table
+
+
+def _column_without_views(column: Any) -> Any:
     import pyarrow
 
     large = {
         pyarrow.string_view(): pyarrow.large_string(),
         pyarrow.binary_view(): pyarrow.large_binary(),
     }
-    if not any(field.type in large for field in table.schema):
-        return table
-    fields = [field.with_type(large.get(field.type, field.type)) for field in table.schema]
-    return table.cast(pyarrow.schema(fields, table.schema.metadata))
+    kind = column.type
+    if not pyarrow.types.is_dictionary(kind):
+        return column.cast(large[kind]) if kind in large else column
+    if kind.value_type not in large:
+        return column
+    parts = [
+        pyarrow.DictionaryArray.from_arrays(
+            part.indices, part.dictionary.cast(large[kind.value_type])
+        )
+        for part in column.chunks
+    ]
+    return pyarrow.chunked_array(
+        parts, pyarrow.dictionary(kind.index_type, large[kind.value_type])
+    )
 
 
 class ArrowDataset:

@@ -80,7 +80,7 @@ def test_text_is_encoded_with_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("hello world. " * 9)
     model = new_model("gpt2", layers=1, heads=1, width=4, vocabulary=9, context=8)
     path = export(plan_of(model, tmp_path / "text.txt"), tmp_path / "model.onnx")
-    (tmp_path / "prompt.txt").write_text("hello\n")
+    (tmp_path / "prompt.txt").write_text("hello\n", "utf-8-sig")
     found = prepare_feeds(path, [str(tmp_path / "prompt.txt")])
     assert found is not None and found.feeds["tokens"].tolist() == [[4, 3, 5, 5, 6]]
     (tmp_path / "prompt.txt").write_text("hex")
