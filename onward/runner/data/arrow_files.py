@@ -95,9 +95,7 @@ def _column_without_views(column: Any) -> Any:
         )
         for part in column.chunks
     ]
-    return pyarrow.chunked_array(
-        parts, pyarrow.dictionary(kind.index_type, large[kind.value_type])
-    )
+    return pyarrow.chunked_array(parts, pyarrow.dictionary(kind.index_type, large[kind.value_type]))
 
 
 class ArrowDataset:

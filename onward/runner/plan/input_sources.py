@@ -105,7 +105,7 @@ def _encoders(
     if not port.is_float or column.dtype == bool:
         return ()
     if survey is not None:
-        filled = (FillMissing(name, survey.mean),) if column.dtype.kind == "f" else ()
+        filled = (FillMissing(name, survey.mean),)  # of whole numbers too: a later row may lack it
         if not scaled:
             return filled
         choices.append(ChosenSetting("standardize", name, "to mean 0 and standard deviation 1"))
