@@ -14,6 +14,7 @@ from onward.runner.config import TrainConfig
 from onward.runner.data.class_labels import OneHotColumn
 from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
 from onward.runner.data.encode import Encoder
+from onward.runner.data.field_types import is_number
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
 from onward.runner.plan.column_statistics import ColumnStatistics, check_mixed, compute_statistics
@@ -242,9 +243,9 @@ def _number_problem(texts: list[str]) -> str:
     """Why texts that are numbers to a reader were not read as such, and what to do; empty: none."""
     if all(map(_COMMA.fullmatch, texts)):
         return "with a decimal comma: write them with a point"
-    long = [text for text in texts if len(text.strip()) > 3]
-    if long and all(map(_GROUPED.fullmatch, texts)):
-        return f"such as {long[0]!r}: write them without separators"
+    unread = [text for text in texts if not is_number(text)]
+    if unread and all(map(_GROUPED.fullmatch, texts)):
+        return f"such as {unread[0]!r}: write them without separators"
     found = [_WITH_UNIT.fullmatch(text) for text in texts]
     if all(match is not None and (match[1] or match[3]) for match in found):
         return f"such as {texts[0]!r}: write them without the unit"

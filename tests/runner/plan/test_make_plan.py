@@ -368,6 +368,12 @@ def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
             DataError,
             "'d' has numbers such as '0 %': write them without the unit",
         ),
+        (  # numbers that are to be texts
+            {**table(), "d": [f"{row}.125" for row in range(20)]},
+            {"target": "kind"},
+            DataError,
+            "a, b, c, d (20) give 23\nchoose columns",
+        ),
         ({"x": X, "label": LABELS / 2}, {}, DataError, "no loss fits target 'label', float"),
         ({"x": X[:1], "label": LABELS[:1]}, {}, DataError, "1 row: none is left to evaluate on\n"),
         ({"x": X[:0], "label": LABELS[:0]}, {}, DataError, "the data is empty"),
