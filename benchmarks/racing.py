@@ -37,6 +37,8 @@ def arguments(
     parser.add_argument("--pin", help="the cores to run on, separated by commas: 0,1")
     parser.add_argument("--output", type=Path, help="write the results to this file")
     given = parser.parse_args()
+    if given.output is not None and not given.output.absolute().parent.is_dir():
+        parser.error(f"there is no folder {given.output.parent} for --output")
     given.whole = not given.models and given.engines is None
     given.models = given.models or list(models)
     chosen = usual or engines

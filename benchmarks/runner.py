@@ -1,7 +1,7 @@
 """Measure `onward train` against its own session's steps, Lightning and Hugging Face's Trainer.
 
     python benchmarks/runner.py                  # every model and engine, and a file of results
-    python benchmarks/runner.py mlp32 --engines bare,ours --rounds 1 --pin 0,1
+    python benchmarks/runner.py mlp32 --engines bare,ours --rounds 1 --pin 0,1 --output FILE
     python benchmarks/runner.py --memory         # an epoch of a file larger than the memory limit
     python benchmarks/runner.py one mlp32 ours FOLDER
 

@@ -1,7 +1,7 @@
 """Measure a training step with AdamW, on stock onnxruntime and on torch: time and memory.
 
     python benchmarks/training.py            # every model, every engine, and a file of results
-    python benchmarks/training.py mlp1 cnn32 --engines ours,eager --pin 0,1
+    python benchmarks/training.py mlp1 cnn32 --engines ours,eager --pin 0,1 --output FILE
     python benchmarks/training.py one mlp32 ours FOLDER
 
 Ours: the model exported by torch, compiled beforehand (in another process) to a training program

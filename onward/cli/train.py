@@ -213,14 +213,14 @@ def _show_result(console: Console, run: FinishedRun) -> None:
     _show_processes(console, run)
     console.print(f"{run.steps:,} steps in {show_seconds(run.seconds)}  {numbers}", style="bold")
     folder = run.folder
-    print_pairs(
-        console,
-        [
-            (f"  {folder.model}", "the trained model"),
-            (f"  {folder.report}", "the run on one page"),
-            (f"  {folder.metrics}", "every number"),
-        ],
-    )
+    written = {
+        folder.model: "the trained model",
+        folder.adapter: "the adapters alone",
+        folder.report: "the run on one page",
+        folder.profile: "where the time of its steps goes",
+        folder.metrics: "every number",
+    }
+    print_pairs(console, [(f"  {path}", what) for path, what in written.items() if path.exists()])
 
 
 def _show_processes(console: Console, run: FinishedRun) -> None:

@@ -55,9 +55,10 @@ class FeedRules:
 
     def is_empty(self, arrays: Mapping[str, Any]) -> bool:
         """Whether feeds have no samples."""
-        if all(array.size for array in arrays.values()):
-            return False
-        return is_empty(_shapes(arrays), self.arguments)
+        for array in arrays.values():
+            if not array.size:
+                return is_empty(_shapes(arrays), self.arguments)
+        return False
 
     def targets_fit(self, arrays: Mapping[str, Any]) -> bool:
         """Whether targets have the sizes of the inputs; if not, kernels drop or repeat samples."""

@@ -78,6 +78,10 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile" / "profile.html"
+
     def read_record(self) -> dict[str, Any]:
         """The contents of run.json; empty if there is none or it was cut off."""
         try:

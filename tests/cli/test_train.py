@@ -52,6 +52,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return _read_weights(run.model)
 
 
+def test_the_files_of_a_run_are_named_at_its_end(call: Call) -> None:
+    called = call("train", *GIVEN, "--lora", "2", "--keep-adapter", "--profile", "1:2")
+    for name in ("model.onnx", "adapter.safetensors", "report.html", "profile/profile.html"):
+        assert f"/{name}" in called.out
+    assert "profile.html" not in call("train", *GIVEN).out
+
+
 def test_train_leaves_model_numbers_and_report(call: Call) -> None:
     called = call("train", *GIVEN, "--name", "first")
     assert called.code == 0 and called.err == ""

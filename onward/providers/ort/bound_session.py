@@ -55,9 +55,12 @@ class Argument:
         """Whether a tensor of this shape may be fed; an input of unknown rank takes any."""
         if not self.shape:  # a scalar, or a shape that is unknown
             return True
-        return len(shape) == len(self.shape) and all(
-            not isinstance(known, int) or known == size for known, size in zip(self.shape, shape)
-        )
+        if len(shape) != len(self.shape):
+            return False
+        for known, size in zip(self.shape, shape):  # a generator would be slower
+            if known != size and isinstance(known, int):
+                return False
+        return True
 
     def __str__(self) -> str:
         return f"{self.type} of shape ({format_sizes(self.shape)})"

@@ -34,7 +34,7 @@ from onward.runner.run import Run
 from onward.runner.training_graph import runs_in_torch, training_graph
 from onward.sessions.training.session import TrainingSession
 
-PAGE, TRACE = "profile.html", "trace.json"
+TRACE = "trace.json"  # next to the page
 
 
 def read_steps(text: str) -> tuple[int, int]:
@@ -94,10 +94,10 @@ class ProfileSteps(Callback):
             return
         between = (self._start, self._start + len(recording.walls))
         found = recording.profile(run, f"{run.folder.name}, a step", between)
-        folder = run.folder.path / "profile"
-        make_folder(folder)
-        found.save_page(folder / PAGE)
-        found.save_trace(folder / TRACE)
+        page = run.folder.profile
+        make_folder(page.parent)
+        found.save_page(page)
+        found.save_trace(page.with_name(TRACE))
 
 
 class _Recording:

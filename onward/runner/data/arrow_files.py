@@ -56,17 +56,46 @@ def readable_table(table: Any) -> Any:
 
     Whole numbers and booleans become floats where some are missing; string views become strings.
     """
-    pyarrow = import_pyarrow("a table")
-    views = {pyarrow.string_view(): pyarrow.large_string()}
-    views |= {pyarrow.binary_view(): pyarrow.large_binary()}
-    fields = []
+    import pyarrow
+
+    table, fields = _without_views(table), []
     for field in table.schema:
-        kind = views.get(field.type, field.type)
+        kind = field.type
         is_whole = pyarrow.types.is_integer(kind) or pyarrow.types.is_boolean(kind)
         if is_whole and table[field.name].null_count:
             kind = pyarrow.float64()
         fields.append(field.with_type(kind))
     return table.cast(pyarrow.schema(fields, table.schema.metadata))
+
+
+def _without_views(table: Any) -> Any:
+    """The table with strings in place of string views, of which pyarrow takes no rows."""
+    for place, field in enumerate(table.schema):
+        if "_view" in str(field.type):
+            column = _column_without_views(table.column(place))
+            table = table.set_column(place, field.with_type(column.type), column)
+    return table
+
+
+def _column_without_views(column: Any) -> Any:
+    import pyarrow
+
+    large = {
+        pyarrow.string_view(): pyarrow.large_string(),
+        pyarrow.binary_view(): pyarrow.large_binary(),
+    }
+    kind = column.type
+    if not pyarrow.types.is_dictionary(kind):
+        return column.cast(large[kind]) if kind in large else column
+    if kind.value_type not in large:
+        return column
+    parts = [
+        pyarrow.DictionaryArray.from_arrays(
+            part.indices, part.dictionary.cast(large[kind.value_type])
+        )
+        for part in column.chunks
+    ]
+    return pyarrow.chunked_array(parts, pyarrow.dictionary(kind.index_type, large[kind.value_type]))
 
 
 class ArrowDataset:
@@ -148,7 +177,7 @@ class ParquetDataset:
             table = self._kept.pop((group, names), None)
             if table is None:
                 try:
-                    table = self._file.read_row_group(group, columns=list(names))
+                    table = _without_views(self._file.read_row_group(group, columns=list(names)))
                 except (self._pyarrow.ArrowException, OSError) as error:
                     raise _broken(self.path, "Parquet", error) from error
             self._kept[group, names] = table
@@ -178,7 +207,7 @@ def open_arrow(
             table = pyarrow.ipc.open_stream(mapped).read_all()
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken(path, "Arrow", error) from error
-    return ArrowDataset(table, path, types, columns, image_shape)
+    return ArrowDataset(_without_views(table), path, types, columns, image_shape)
 
 
 def is_saved_dataset(folder: Path) -> bool:

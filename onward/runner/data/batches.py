@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class DataBatch:
     @property
     def whole(self) -> int:
         """The rows of the batch, those of other processes included."""
-        return len(self) if self.of_all is None else self.of_all
+        return len(self.positions) if self.of_all is None else self.of_all
 
 
 class Batches:
@@ -199,8 +200,9 @@ class Batches:
             made = self._make(joined, epoch).feeds
         except Exception:  # so that the error comes in the turn of its batch
             return one_by_one
+        of_all = repeat(None) if self._part.size == 1 else map(self._count_rows, chosen)
         # all at once: it takes longer one by one, between steps
-        return iter([*map(DataBatch, _split(made, parts), parts, map(self._count_rows, chosen))])
+        return iter([*map(DataBatch, _split(made, parts), parts, of_all)])
 
     def _make_part(self, rows: Array, batch: int, epoch: int) -> DataBatch:
         """This process's part of one batch; all rows are made where each depends on the others."""
@@ -214,10 +216,8 @@ class Batches:
         made = self._make(read, epoch).feeds
         return DataBatch({name: feed[taken] for name, feed in made.items()}, own, len(whole))
 
-    def _count_rows(self, batch: int) -> int | None:
-        """The rows of a batch in all processes; None where there is one."""
-        if self._part.size == 1:
-            return None
+    def _count_rows(self, batch: int) -> int:
+        """The rows of a batch in all processes."""
         return min(self.size, self._count - batch * self.size)
 
     def _make(self, rows: Array, epoch: int) -> DataBatch:

@@ -79,6 +79,11 @@ class CsvDataset:
             return list(csv.reader(lines, delimiter=self._delimiter, strict=True))
         except csv.Error as error:
             bad = next((line for line in lines if not self._is_valid(line)), lines[0])
+            if "\r" in bad:
+                raise DataError(
+                    f"{self.path} has line breaks of a carriage return alone, in {bad!r:.80}\n"
+                    "save the file with line breaks of Unix or Windows"
+                ) from error
             raise DataError(
                 f"{self.path}: {error}, in {bad!r:.80}\nwrite a quote inside a quoted field twice"
             ) from error

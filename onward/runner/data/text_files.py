@@ -181,9 +181,9 @@ def _whole_lines(path: Path) -> Iterator[str]:
 
 
 def _decode(path: Path) -> Iterator[str]:
-    """The text of a file, some of it at a time."""
+    """The text of a file, some of it at a time, without a byte order mark."""
     mapped = map_file(path)
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
         for at in range(0, len(mapped), _CHUNK):
             yield decoder.decode(mapped[at : at + _CHUNK], final=at + _CHUNK >= len(mapped))

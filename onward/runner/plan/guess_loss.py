@@ -25,7 +25,7 @@ from onward.runner.plan.score_ending import (
     TWO_PROBABILITIES,
     TWO_SCORES,
 )
-from onward.runner.plan.target_facts import TargetFacts
+from onward.runner.plan.target_facts import TargetFacts, check_several
 from onward.runner.plan.training_plan import ChosenSetting
 
 _LIKE_OUTPUT: dict[str, Any] = {
@@ -160,6 +160,7 @@ def _guess(port: TensorPort, facts: TargetFacts | None, has_sigmoids: bool) -> t
     if facts.is_discrete and facts.is_two and one:
         return "bce_with_logits", f"{named} has 2 classes, the output is one number"
     if facts.kind in ("text", "bool") and not facts.shape and one:
+        check_several(facts)
         raise DataError(
             f"{named} has {_count(facts)} classes ({list_names(map(str, facts.values))}), but the "
             f"model's output {port.name!r} is one number\n"
@@ -171,7 +172,7 @@ def _guess(port: TensorPort, facts: TargetFacts | None, has_sigmoids: bool) -> t
     same = _agree(facts.shape, port.rest) or (not facts.shape and one)
     if facts.kind == "bool" and same:
         return "bce_with_logits", f"{named} has true or false for each output"
-    if facts.kind == "int" and same and facts.shape and len(port.shape) == 2:
+    if facts.is_binary and same and facts.shape:
         return "bce_with_logits", f"{named} has 0 or 1 for each output"
     if same:
         return "mse", f"{named} has numbers, output {_sizes(port)}"

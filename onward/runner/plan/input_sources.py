@@ -14,6 +14,7 @@ from onward.runner.config import TrainConfig
 from onward.runner.data.class_labels import OneHotColumn
 from onward.runner.data.dataset import IMAGE, TEXT, Array, Column, Dataset, read_chunks
 from onward.runner.data.encode import Encoder
+from onward.runner.data.field_types import is_number
 from onward.runner.data.image_pixels import ImagePixels
 from onward.runner.data.number_scaling import FillMissing, Standardize
 from onward.runner.plan.column_statistics import ColumnStatistics, check_mixed, compute_statistics
@@ -27,6 +28,8 @@ from onward.runner.plan.training_plan import ChosenSetting
 _SAMPLE = 1024  # images whose mean is that of all
 _FEW = 64  # images in memory at once
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*")
+_GROUPED = re.compile(r"\s*[+-]?\d{1,3}([ ,.'\u00a0\u202f]\d{3})*([.,]\d+)?\s*")  # 1,234.5
+_WITH_UNIT = re.compile(r"\s*([%$€£¥]?)\s*[+-]?\d+([.,]\d+)?\s*([%$€£¥]?)\s*")  # 5 %
 _ROW_NAME = re.compile(r"(^|_)(id|key|index|uuid|no|nr|date|time)$|^unnamed", re.IGNORECASE)
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of axes: NCHW to NHWC, and back
 
@@ -103,7 +106,7 @@ def _encoders(
     if not port.is_float or column.dtype == bool:
         return ()
     if survey is not None:
-        filled = (FillMissing(name, survey.mean),) if column.dtype.kind == "f" else ()
+        filled = (FillMissing(name, survey.mean),)  # of whole numbers too: a later row may lack it
         if not scaled:
             return filled
         choices.append(ChosenSetting("standardize", name, "to mean 0 and standard deviation 1"))
@@ -223,11 +226,11 @@ def _check_width(
 def _width_advice(
     widths: Mapping[str, int | None], encoders: Mapping[str, tuple[Encoder, ...]], excess: int
 ) -> str:
-    """What to leave out: an id, a date, or the only column that is too much."""
+    """What to correct: numbers that are texts; or leave out: an id, a date, a column too much."""
     for name in widths:
-        for encoder in encoders[name]:
-            if isinstance(encoder, OneHotColumn) and all(map(_COMMA.fullmatch, _texts(encoder))):
-                return f"{name!r} has numbers with a decimal comma: write them with a point"
+        texts = [text for each in encoders[name] for text in _texts(each)]
+        if texts and (problem := _number_problem(texts)):
+            return f"{name!r} has numbers {problem}"
     fitting = [name for name, width in widths.items() if width == excess]
     named = [name for name in fitting if _ROW_NAME.search(name)]
     if len(fitting) == 1 or named:
@@ -236,7 +239,23 @@ def _width_advice(
     return "choose columns with inputs or ignore_columns, or use a model of that size"
 
 
-def _texts(encoder: OneHotColumn) -> list[str]:
+def _number_problem(texts: list[str]) -> str:
+    """Why texts that are numbers to a reader were not read as such, and what to do; empty: none."""
+    if all(map(_COMMA.fullmatch, texts)):
+        return "with a decimal comma: write them with a point"
+    unread = [text for text in texts if not is_number(text)]
+    if unread and all(map(_GROUPED.fullmatch, texts)):
+        return f"such as {unread[0]!r}: write them without separators"
+    found = [_WITH_UNIT.fullmatch(text) for text in texts]
+    if all(match is not None and (match[1] or match[3]) for match in found):
+        return f"such as {texts[0]!r}: write them without the unit"
+    return ""
+
+
+def _texts(encoder: Encoder) -> list[str]:
+    """The categories of a column of texts."""
+    if not isinstance(encoder, OneHotColumn):
+        return []
     return [str(each) for each in encoder.categories if each != ""]
 
 

@@ -215,7 +215,7 @@ def _read_texts(files: Sequence[Path], preprocessing: Preprocessing) -> dict[str
     """Each file as one row of text; in blocks of the model's length where that is fixed."""
     vocabulary = preprocessing.vocabulary
     assert vocabulary is not None
-    texts = [path.read_text("utf-8").removesuffix("\n") for path in files]
+    texts = [path.read_text("utf-8-sig").removesuffix("\n") for path in files]
     length = preprocessing.inputs[0].shape[1]
     if length is None or vocabulary.columns:
         rows = np.empty(len(texts), object)

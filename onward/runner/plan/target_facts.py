@@ -25,6 +25,7 @@ class TargetFacts:
     values: tuple[Any, ...] = ()  # sorted; of single texts and whole numbers, if few
     class_names: tuple[str, ...] = ()  # of a folder of images, or of a column
     is_one_hot: bool = False  # each row has zeros and a single 1: the place of its class
+    is_binary: bool = False  # several numbers in a row, each 0 or 1
     unseen: tuple[Any, ...] = ()  # of the values, those that only held-out data has
 
     @property
@@ -64,7 +65,8 @@ def read_target(
         shape = ()  # a column of labels, as Keras saves them
     if shape or kind == "float":
         is_one_hot = is_whole and len(shape) == 1 and _is_one_hot(dataset, column, positions)
-        return TargetFacts(column, kind, shape, is_one_hot=is_one_hot)
+        is_binary = is_whole and _is_binary(dataset, column, positions)
+        return TargetFacts(column, kind, shape, is_one_hot=is_one_hot, is_binary=is_binary)
     found: set[Any] = set()
     for rows, values in read_chunks(dataset, column, positions):
         if kind == "text" and (values == "").any():
@@ -84,6 +86,15 @@ def read_target(
             "for classes\nname another column: target='...'"
         )
     return TargetFacts(column, kind, (), tuple(sorted(found)), tuple(names))
+
+
+def check_several(facts: TargetFacts) -> None:
+    """A classifier learns nothing from rows that are all alike."""
+    if facts.is_discrete and len(facts.values) == 1:
+        raise DataError(
+            f"every row has {facts.values[0]!r} in the target {facts.column!r}: there is nothing "
+            "to learn\nadd rows of other classes, or name another column: target='...'"
+        )
 
 
 def with_held_out(facts: TargetFacts, held_out: Dataset) -> TargetFacts:
@@ -109,6 +120,12 @@ def _kind(column: Column) -> str:
 def _is_one_hot(dataset: Dataset, column: str, positions: Array | None) -> bool:
     """Whether every row has zeros and a single 1."""
     return all(are_one_hot(values).all() for _, values in read_chunks(dataset, column, positions))
+
+
+def _is_binary(dataset: Dataset, column: str, positions: Array | None) -> bool:
+    """Whether every number is 0 or 1."""
+    chunks = read_chunks(dataset, column, positions)
+    return all(bool(((values == 0) | (values == 1)).all()) for _, values in chunks)
 
 
 def _check_finite(dataset: Dataset, column: str, positions: Array | None) -> bool:

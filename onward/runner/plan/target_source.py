@@ -17,7 +17,7 @@ from onward.runner.plan.feed_source import FeedSource
 from onward.runner.plan.guess_loss import ChosenLoss
 from onward.runner.plan.model_shapes import TensorPort
 from onward.runner.plan.own_classes import UNUSED, check_named, keep_places
-from onward.runner.plan.target_facts import TargetFacts
+from onward.runner.plan.target_facts import TargetFacts, check_several
 from onward.runner.plan.training_plan import ChosenSetting
 
 _OF_NUMBERS = ("mse", "l1", "huber", "smooth_l1")
@@ -43,7 +43,7 @@ def make_target(
         check_named(own, facts)
         known = own if set(facts.values) <= set(own) else known
     if chosen.name in ("cross_entropy", "bce_with_logits") and not known:
-        _check_several(facts)
+        check_several(facts)
     encoders: tuple[Encoder, ...] = ()
     classes: tuple[Any, ...] = ()
     choices = []
@@ -138,15 +138,6 @@ def explain_scale(
         "learning takes long; numbers of about 1 are learnt sooner"
     )
     return [ChosenSetting("target scale", "as given", why)]
-
-
-def _check_several(facts: TargetFacts) -> None:
-    """A classifier learns nothing from rows that are all alike."""
-    if facts.is_discrete and len(facts.values) == 1:
-        raise DataError(
-            f"every row has {facts.values[0]!r} in the target {facts.column!r}: there is nothing "
-            "to learn\nadd rows of other classes, or name another column: target='...'"
-        )
 
 
 def _own_numbers(

@@ -31,13 +31,15 @@ class Progress:
     @property
     def steps(self) -> int:
         """The number of updates; waits for those that an engine is still computing."""
-        self.read_flags()
+        if self._pending:  # asked several times in a step: a call costs time, even of nothing
+            self.read_flags()
         return self._steps
 
     @property
     def skipped(self) -> int:
         """The number of updates that were skipped because gradients were not finite."""
-        self.read_flags()
+        if self._pending:
+            self.read_flags()
         return self._skipped
 
     @property
@@ -56,8 +58,6 @@ class Progress:
 
     def read_flags(self) -> None:
         """Read all pending flags."""
-        if not self._pending:
-            return
         pending, self._pending = self._pending, []
         for finite in pending:
             if bool(finite) or not self._skips:
@@ -72,7 +72,8 @@ class Progress:
         """For each update graph, the learning rates of the next updates."""
         if self._schedule is None:
             return [[rate] * count for rate in self._rates.updates]
-        steps = range(self.steps, self.steps + count)
+        first = self.steps
+        steps = range(first, first + count)
         return [[self._scheduled(rate, step) for step in steps] for rate in self._rates.updates]
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onward import settings
-from onward.errors import ColumnMissing, DataError, FeedError, OptionError
+from onward.errors import ColumnMissing, DataError, FeedError, NotFinite, OptionError
 from onward.graph.paths import to_path
 from onward.message_text import suggest_names
 from onward.runner.data.dataset import Dataset
@@ -142,13 +142,19 @@ class LocalTraining:
         )
         self._module._seed = (local.seed << 20) + round_number
         self._module.train().lazy_reset_grad()
-        skipped, losses = self._optimizer.skipped_steps, [math.nan]
+        skipped, losses, steps = self._optimizer.skipped_steps, [math.nan], 0
         for epoch in range(local.epochs):
             order = positions(local.seed, round_number * local.epochs + epoch, rows)
             losses = [
                 self._step(feeds, parameters, local)
                 for feeds in self._batches(columns, order, local.batch_size)
             ]
+            steps += len(losses)
+        if steps and self._optimizer.skipped_steps - skipped == steps:  # it learnt nothing
+            raise NotFinite(
+                f"gradients were not finite in any of {steps} steps: no parameter was changed\n"
+                "correct the data, or take a smaller learning rate"
+            )
         metrics = {"loss": math.fsum(losses) / len(losses) if losses else math.nan}
         if self._optimizer.skipped_steps > skipped:
             metrics["skipped_steps"] = float(self._optimizer.skipped_steps - skipped)

@@ -54,6 +54,16 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return path
 
 
+def test_string_views_are_texts(tmp_path: Path) -> None:
+    texts = pa.array(["a", None], pa.string_view())
+    kinds = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["b", "c"], pa.string_view()))
+    pq.write_table(pa.table({"t": texts}), tmp_path / "views.parquet")
+    assert open_data(tmp_path / "views.parquet").read([1, 0])["t"].tolist() == ["", "a"]
+    write_stream(tmp_path / "views.arrow", pa.table({"t": texts, "d": kinds}))
+    rows = open_data(tmp_path / "views.arrow").read([1, 0])
+    assert rows["t"].tolist() == ["", "a"] and rows["d"].tolist() == ["c", "b"]
+
+
 def test_missing_list_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lists.parquet"
     pq.write_table(pa.table({"v": [[1.0, 2.0], None]}), path)

@@ -95,6 +95,7 @@ WRONG = {
     "same names": ("a,a\n1,2\n", "the header names 'a' twice"),
     "few fields": ("a,b\n1,2\n3\n", "line 3 has 1 fields, but the header has 2\nthe field of co"),
     "many fields": ("a,b\n1,2,3\n", "line 2 has 3 fields, but the header has 2\nquote fields"),
+    "old line breaks": ("a,b\r1,2\r", "has line breaks of a carriage return alone"),
     "open quote": ('a,b\n1,"x\n2,y\n', "the field that is quoted in line 2 never ends"),
 }
 

@@ -43,6 +43,12 @@ def test_chunks_of_the_file_do_not_show(path: Path, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(open_blocks(path, 9).read(range(11))["tokens"], whole["tokens"])
 
 
+def test_a_byte_order_mark_is_no_character(path: Path) -> None:
+    path.write_text("hello hello", "utf-8-sig")
+    vocabulary = open_blocks(path, 4).vocabulary
+    assert isinstance(vocabulary, CharacterVocabulary) and vocabulary.characters == " ehlo"
+
+
 def test_a_tokenizer_of_the_user(path: Path) -> None:
     path.write_text("a bb ccc dddd e")
     data = open_blocks(path, 2, tokenize=lambda text: map(len, text.split()))

@@ -356,6 +356,24 @@ def test_trained_model_keeps_its_preprocessing(tmp_path: Path) -> None:
             DataError,
             "'d' has numbers with a decimal comma: write them with a point",
         ),
+        (
+            {**table(), "d": [f"{row + 1},234.5" for row in range(20)]},
+            {"target": "kind"},
+            DataError,
+            "'d' has numbers such as '1,234.5': write them without separators",
+        ),
+        (
+            {**table(), "d": [f"{row} %" for row in range(20)]},
+            {"target": "kind"},
+            DataError,
+            "'d' has numbers such as '0 %': write them without the unit",
+        ),
+        (  # numbers that are to be texts
+            {**table(), "d": [f"{row}.125" for row in range(20)]},
+            {"target": "kind"},
+            DataError,
+            "a, b, c, d (20) give 23\nchoose columns",
+        ),
         ({"x": X, "label": LABELS / 2}, {}, DataError, "no loss fits target 'label', float"),
         ({"x": X[:1], "label": LABELS[:1]}, {}, DataError, "1 row: none is left to evaluate on\n"),
         ({"x": X[:0], "label": LABELS[:0]}, {}, DataError, "the data is empty"),
@@ -424,6 +442,27 @@ def test_rows_that_are_not_one_hot_are_no_classes() -> None:
     one_hot = {"x": X, "y": np.eye(3)[LABELS]}
     with pytest.raises(DataError, match=r"row 5, column 'y': .* is not zeros and a single 1"):
         plan_of(mlp(), one_hot, {"x": X, "y": several.astype(float)})
+
+
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
+def test_zeros_and_ones_for_each_output_are_binary(kind: Any) -> None:
+    plan = plan_of(mlp(), {"x": X, "y": (X[:, :3] > 0).astype(kind)})
+    assert isinstance(plan.loss, BCEWithLogits)
+    assert next(plan.training.epoch(0)).feeds["target"].dtype == np.float32
+    unet = new_model("unet", image=(3, 16, 16), classes=1)
+    masks = np.random.default_rng(0).integers(0, 2, (6, 1, 16, 16)).astype(kind)
+    plan = plan_of(unet, {"image": images(6, 3, 16, 16), "mask": masks})
+    assert isinstance(plan.loss, BCEWithLogits) and plan.monitor == "val_accuracy"
+
+
+def test_whole_numbers_beyond_one_for_each_output_are_a_regression() -> None:
+    plan = plan_of(mlp(), {"x": X, "y": np.arange(36).reshape(12, 3)})
+    assert isinstance(plan.loss, MSE)
+
+
+def test_one_class_for_one_output_is_nothing_to_learn() -> None:
+    with pytest.raises(DataError, match="every row has 'cat' in the target 'y': there is nothing"):
+        plan_of(mlp(classes=1), {"x": X, "y": ["cat"] * 12})
 
 
 def test_sigmoid_for_each_one_hot_label_stays_binary() -> None:

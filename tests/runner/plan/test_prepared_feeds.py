@@ -39,6 +39,14 @@ def test_rows_of_a_table_are_prepared_as_in_training(trained: Path) -> None:
     assert found is not None and abs(found.feeds["x"][0, 3]) < 1e-6
 
 
+def test_a_missing_whole_number_becomes_the_mean(tmp_path: Path) -> None:
+    data = {**table(), "d": np.arange(20)}
+    path = export(plan_of(mlp(), data), tmp_path / "model.onnx")
+    (tmp_path / "rows.csv").write_text("a,b,c,d\n1,2,3,\n")
+    found = prepare_feeds(path, [str(tmp_path / "rows.csv")])
+    assert found is not None and abs(found.feeds["x"][0, 3]) < 0.2  # near 0: the mean
+
+
 def test_files_of_feeds_stay_feeds(trained: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "feeds.npz", x=np.zeros((1, 4), np.float32))
     np.savez(tmp_path / "columns.npz", **{name: np.zeros(2) for name in "abcd"})
@@ -80,7 +88,7 @@ def test_text_is_encoded_with_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("hello world. " * 9)
     model = new_model("gpt2", layers=1, heads=1, width=4, vocabulary=9, context=8)
     path = export(plan_of(model, tmp_path / "text.txt"), tmp_path / "model.onnx")
-    (tmp_path / "prompt.txt").write_text("hello\n")
+    (tmp_path / "prompt.txt").write_text("hello\n", "utf-8-sig")
     found = prepare_feeds(path, [str(tmp_path / "prompt.txt")])
     assert found is not None and found.feeds["tokens"].tolist() == [[4, 3, 5, 5, 6]]
     (tmp_path / "prompt.txt").write_text("hex")

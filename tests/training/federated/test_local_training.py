@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onward.errors import ColumnMissing, DataError, FeedError, OptionError, OptionTypeError
+from onward.errors import (
+    ColumnMissing,
+    DataError,
+    FeedError,
+    NotFinite,
+    OptionError,
+    OptionTypeError,
+)
 from onward.runner.data.open_data import open_data
 from onward.training.api import CheckpointState, Module, Optimizer
 from onward.training.artifacts import OptimType
@@ -43,6 +50,14 @@ def test_a_client_learns_and_reports_its_rows_and_loss(artifacts: Path) -> None:
     assert rows == 90 and metrics["loss"] < before["loss"]
     assert after["loss"] < before["loss"] and after["accuracy"] > 0.9
     assert [each.shape for each in parameters] == [each.shape for each in start]
+
+
+def test_a_client_that_skipped_every_update_fails(artifacts: Path) -> None:
+    client, data = LocalTraining(artifacts), make_data(40, seed=1)
+    one = {**data, "x": np.where(np.arange(40)[:, None] == 3, np.nan, data["x"])}
+    assert client.fit(client.parameters, one).metrics["skipped_steps"] == 1
+    with pytest.raises(NotFinite, match="gradients were not finite in any of 2 steps"):
+        client.fit(client.parameters, {**data, "x": data["x"] * np.nan})
 
 
 def test_each_round_starts_a_new_optimizer(artifacts: Path) -> None:

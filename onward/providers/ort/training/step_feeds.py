@@ -76,6 +76,8 @@ class StepFeeds:
 
     def _bind_derived(self, feeds: Mapping[str, Any]) -> None:
         """Bind the inputs that are computed from the contents of feeds."""
+        if not self._derived.rows:
+            return
         for name, array in self._derived.compute(_source_arrays(self._derived, feeds)).items():
             self.graph.bind_input(name, array)
 
