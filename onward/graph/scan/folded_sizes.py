@@ -342,7 +342,7 @@ def _evaluate(node: ScannedNode, given: Given) -> Array | None:
     if node.domain or (node.op not in _ARITHMETIC and node.op not in ("Cast", "Concat", "Shape")):
         return None
     if node.op == "Shape" and given[0].dims is not None:
-        return _shape(node, given[0].dims)
+        return _sizes_of(node, given[0].dims)
     arrays = [each.value for each in given if each.value is not None]
     if len(arrays) != len(given) or sum(array.size for array in arrays) > _MOST_VALUES:
         return None
@@ -362,7 +362,7 @@ def _evaluate(node: ScannedNode, given: Given) -> Array | None:
     return result if 0 < result.size <= _MOST_VALUES else None
 
 
-def _shape(node: ScannedNode, dims: tuple[int, ...]) -> Array | None:
+def _sizes_of(node: ScannedNode, dims: tuple[int, ...]) -> Array | None:
     """The value of Shape, or of the part of it that the attributes choose."""
     bounds = {name: attribute.number for name, attribute in node.attributes.items()}
     if None in bounds.values():  # of a function's attribute
