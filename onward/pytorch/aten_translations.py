@@ -10,8 +10,18 @@ import torch
 from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops import core
 
+from onward.pytorch import (
+    activation_translations,
+    matrix_translations,
+    reduction_translations,
+    special_translations,
+)
 from onward.pytorch.fallback import CannotCapture
-from onward.pytorch.loss_translations import cross_entropy_loss
+from onward.pytorch.loss_translations import (
+    binary_cross_entropy,
+    cross_entropy_loss,
+    multi_margin_loss,
+)
 from onward.pytorch.recurrent_translations import recurrent
 from onward.pytorch.stopped_gradients import STOP_GRADIENT, stop_gradient
 
@@ -192,16 +202,6 @@ def _std(
     return _distance(op.Div(squares, op.Sub(count, less)))
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
-    """min(max(x, low), high); at a bound, the gradient is that of x"""
-    bounds = [None if bound is None else op.CastLike(bound, x) for bound in (low, high)]
-    if all(bound is None or not len(getattr(bound, "shape", ())) for bound in (low, high)):
-        return op.Clip(x, *bounds)
-    for bound, is_outside in zip(bounds, (op.Less, op.Greater)):
-        x = x if bound is None else op.Where(is_outside(x, bound), bound, x)
-    return x
-
-
 def _scatter_reduce(
     x: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool = True
 ) -> Any:
@@ -220,24 +220,44 @@ def _scatter_reduce(
     return op.Div(total, op.Max(count, one))
 
 
+def _rrelu(
+    x: Any,
+    noise: Any,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> tuple[Any, Any]:
+    """x where x > 0, else a x: a of each element is drawn in training, else the mean"""
+    if not training:
+        return op.LeakyRelu(x, alpha=(lower + upper) / 2), noise
+    slope = op.RandomUniformLike(x, low=lower, high=upper)
+    return op.Where(op.Greater(x, op.CastLike(0.0, x)), x, op.Mul(x, slope)), noise
+
+
 def _multilabel_margin_loss(x: Any, target: Any, reduction: int) -> Any:
     raise CannotCapture("F.multilabel_margin_loss has no ONNX operators")  # torch's own is wrong
 
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {
+    **activation_translations.TRANSLATIONS,
+    **matrix_translations.TRANSLATIONS,
+    **reduction_translations.TRANSLATIONS,
+    **special_translations.TRANSLATIONS,
     _aten._cdist_forward.default: _cdist,
     _aten._euclidean_dist.default: _euclidean_distances,
     _aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
-    _aten.clamp.default: _clamp,
-    _aten.clamp.Tensor: _clamp,
     _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     _aten.scatter_reduce.two: _scatter_reduce,
     _aten.std.correction: _std,
+    _aten.binary_cross_entropy.default: binary_cross_entropy,
+    _aten.multi_margin_loss.default: multi_margin_loss,
     _aten.cross_entropy_loss.default: cross_entropy_loss,
     _aten.embedding.default: _embedding,
     _aten.embedding_bag.padding_idx: _embedding_bag,
     _aten.multinomial.default: _multinomial,
     _aten.roll.default: _roll,
+    _aten.rrelu_with_noise_functional.default: _rrelu,
     _aten.rnn_relu.input: recurrent("Relu"),
     _aten.rnn_tanh.input: recurrent("Tanh"),
     STOP_GRADIENT: stop_gradient,

@@ -30,6 +30,7 @@ from onward.pytorch.python_state import PythonState
 from onward.pytorch.recurrent_shapes import recurrent_shapes
 from onward.pytorch.trace_reader import TraceReader
 from onward.pytorch.traced_calls import TracedCalls
+from onward.pytorch.traced_covariance import traced_covariance
 from onward.pytorch.translate import translate
 
 Tensor = torch.Tensor
@@ -60,7 +61,7 @@ def capture(
     chosen = axes if axes is not None else [default_axes(tensor) for tensor in tensors]
     # a torch.utils.checkpoint around the call counts what its forward saves, and not the trace
     unseen = torch.autograd.graph.saved_tensors_hooks(_same, _same)
-    with quiet_exporter(), unseen, recurrent_shapes():
+    with quiet_exporter(), unseen, recurrent_shapes(), traced_covariance():
         program = export_trace(flat, tensors, chosen, calls)
         items = TracedItems(changing or {}, calls.items)
         if not has_layout(calls.layouts, (*module.parameters(), *module.buffers(), *tensors)):

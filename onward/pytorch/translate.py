@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import onnx_ir as ir
@@ -46,7 +46,8 @@ def translate(
     program._example_inputs = None  # else guards are traced, too, which fails for some programs
     # in the caller's autocast mode, whose casts become nodes here
     try:
-        functional = _fx_passes.decompose_with_registry(program, registry)
+        with _kept_whole():
+            functional = _fx_passes.decompose_with_registry(program, registry)
     except Exception as error:  # a size or a value that the trace does not know
         raise CannotCapture(_missing(error)) from error
     signature = functional.graph_signature
@@ -82,6 +83,20 @@ def _registry() -> Any:
     for target, function in TRANSLATIONS.items():
         registry.register_op(target, function)
     return registry
+
+
+@contextmanager
+def _kept_whole() -> Iterator[None]:
+    """While entered, multi_margin_loss is not decomposed: its parts have other gradients."""
+    operator: Any = torch.ops.aten.multi_margin_loss.default
+    kernels = dict(operator.py_kernels)
+    operator.py_kernels.pop(torch._C.DispatchKey.Autograd, None)
+    operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        operator.py_kernels.update(kernels)
+        operator._dispatch_cache.clear()
 
 
 def _all_user(signature: signatures.ExportGraphSignature) -> signatures.ExportGraphSignature:

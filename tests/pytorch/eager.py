@@ -36,3 +36,21 @@ def assert_as_eager(module: nn.Module, *args: Any) -> None:
     found = [x for x in others if isinstance(x, torch.Tensor) and x.requires_grad]
     for x, y in zip([*given, *module.parameters()], [*found, *captured.parameters()], strict=True):
         torch.testing.assert_close(y.grad, x.grad)
+
+
+def assert_elementwise(function: Callable[..., Any], *args: torch.Tensor) -> None:
+    """Compare results and gradients, each element with another cotangent; NaN equals NaN."""
+    found = []
+    for module in (Calls(function), Module(Calls(function), {"fallback": "forbid"})):
+        given = [x.clone().requires_grad_() for x in args]
+        y = module(*given)
+        y.backward(torch.arange(1.0, y.numel() + 1).view(y.shape).to(y.dtype))
+        found.append([y.detach(), *(x.grad for x in given)])
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+
+
+def assert_results(function: Callable[..., Any], *args: torch.Tensor) -> None:
+    """Compare the results of a function and of its capture; NaN equals NaN."""
+    found = Module(Calls(function), {"fallback": "forbid"})(*args)
+    torch.testing.assert_close(found, function(*args), equal_nan=True)

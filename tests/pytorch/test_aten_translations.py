@@ -113,3 +113,13 @@ def test_values_scattered_into_a_tensor_are_those_of_torch(reduce: str, include_
         return x.scatter_reduce(0, index, src, reduce, include_self=include_self)
 
     assert_as_eager(Calls(scatter), torch.randn(5, 3), torch.randn(4, 3).requires_grad_())
+
+
+def test_random_slopes_are_drawn_in_training_only() -> None:
+    x = torch.cat([torch.full((4000,), -1.0), torch.tensor([0.0, 2.0])])
+    captured = Module(nn.RReLU(0.2, 0.4), {"fallback": "forbid"})
+    slopes = -captured(x)[:4000]
+    assert 0.2 <= slopes.min() < 0.21 and 0.39 < slopes.max() <= 0.4
+    assert abs(slopes.mean() - 0.3) < 0.01
+    captured.eval()
+    torch.testing.assert_close(captured(x), nn.functional.rrelu(x, 0.2, 0.4))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onward.gradients.clip_bounds import stops_at_bounds
 from onward.gradients.gradient_ops import GradientOps
 from onward.gradients.rule import GradientTable, broadcasting
 from onward.passes.value_facts import constant, input_of, scalar
@@ -126,11 +127,17 @@ def where(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
 @gradient("Clip")
 @broadcasting
 def clip(op: GradientOps, node: ir.Node, dy: ir.Value) -> Any:
-    """dx = dy where y = x, dlow = dy where x < low, dhigh = dy where x > high (y if low > high)"""
+    """dx = dy where y = x, dlow = dy where x < low, dhigh = dy where x > high (y if low > high)
+
+    Where the bounds have no gradient, neither has x there: dx = dy where low < y < high.
+    """
     (x, *_), (y,) = node.inputs, node.outputs
     low, high = input_of(node, 1), input_of(node, 2)
     if low is None and high is None:
         return dy
+    if stops_at_bounds(node) and low is not None and high is not None:
+        inside = op.And(op.Greater(y, low), op.Less(y, high))
+        return op.Where(inside, dy, 0.0), None, None
     dx = op.Where(op.Equal(x, y), dy, 0.0)
     below = None if low is None else op.Less(x, low)
     above = None if high is None else op.Greater(x, high)

@@ -67,7 +67,10 @@ def one_product_of_gradients(op: Ops, node: ir.Node) -> Replacement:
 
 
 def _has_small_images(sizes: ConvolutionSizes) -> bool:
-    large = sizes.outputs * sizes.channels * sizes.taps >= _LARGE_WEIGHTS
+    planes = sizes.outputs * sizes.channels
+    if sizes.taps > planes:  # the kernels of `_picks` would be larger than the weights
+        return False
+    large = planes * sizes.taps >= _LARGE_WEIGHTS
     return large and sizes.window_count <= _MOST_WINDOWS
 
 

@@ -67,6 +67,13 @@ def test_other_convolutions_stay(case: Case) -> None:
     assert reads(fused, "Conv") and reads(fused, "ConvTranspose")
 
 
+def test_means_of_large_images_stay() -> None:
+    """Their gradient is a ConvTranspose; to pick each of 530 x 530 elements would take 294 GiB."""
+    model = built(lambda op, x: op.AveragePool(x, kernel_shape=[530, 530]), (2, 3, 530, 530))
+    fused = fuse_for_onnxruntime(gradient(model, {"y0": "dy"}, ["x0"]), AVX512)
+    assert "ConvTranspose" in [node.op_type for node in fused.graph]
+
+
 def test_the_portable_form_stays() -> None:
     assert reads(fuse_for_onnxruntime(training(FITTING["stride 1"], bias=False)), "ConvTranspose")
 
