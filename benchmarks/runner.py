@@ -6,7 +6,7 @@
     python benchmarks/runner.py one mlp32 ours FOLDER
 
 `bare` calls TrainingSession.step with feeds that were prepared in memory; `ours` is onward.train on
-a file, with its own reading, shuffling, augmentation, metrics and checkpoints (every 10,000 steps);
+a file, with its own reading, shuffling, augmentation, metrics and checkpoints (every 1000 steps);
 `auto`, which is measured only if asked for, is the same on the fastest engine (`--provider auto`).
 Peers train the same weights on the same file with AdamW through a DataLoader: in the process, or in
 a worker (`-worker`). `-compiled` has torch.compile, and is measured only if asked for. They are
