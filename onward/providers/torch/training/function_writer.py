@@ -112,13 +112,15 @@ def tuple_expression(names: Iterable[str]) -> str:
 
 
 def are_finite(vectors: list[Tensor]) -> Tensor:
-    """Whether every number is finite: by the largest, since a sum of finite ones can overflow.
+    """Whether every number is finite: by the ends, since a sum of finite ones can overflow.
+
+    Not by the infinity norm: outside of compiled code it takes a CPU 12 times as long as aminmax.
 
     >>> are_finite([torch.tensor([3e38, 3e38])]), are_finite([torch.tensor([0.0, torch.nan])])
     (tensor(True), tensor(False))
     """
-    largest = [torch.linalg.vector_norm(vector, torch.inf) for vector in vectors]
-    return torch.stack([torch.isfinite(number) for number in largest]).all()
+    ends = [end for vector in vectors for end in torch.aminmax(vector)]
+    return torch.stack([torch.isfinite(number) for number in ends]).all()
 
 
 def sum_of_squares(vectors: list[Tensor]) -> Tensor:
