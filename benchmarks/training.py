@@ -21,6 +21,7 @@ which the loop turns off. For `ours`, step_costs.py tells what bounds the step.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -314,6 +315,7 @@ def show(rows: list[Any], ahead: list[Any], costs: list[Any]) -> None:
 
 def main() -> None:
     given = racing.arguments(__doc__ or "", MODELS, ENGINES)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # `auto` would train there
     engines = [e for e in given.engines if e not in ONNXSIM or onnxsim_peer.is_installed()]
     if engines != given.engines:
         racing.tell(onnxsim_peer.INSTALL)

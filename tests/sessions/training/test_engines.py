@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as f
 
 from onward import losses, optimizers
+from onward.graph.builder import OpBuilder
 from onward.optimizers import schedules
 from onward.optimizers.ema import EMA
 from onward.optimizers.groups import Group
@@ -363,3 +364,22 @@ def test_a_saved_program_trains_on_torch_too(tmp_path: Path) -> None:
         one.step(feeds)
         other.step(feeds)
     close(one.parameters, other.parameters, 1e-5)
+
+
+@pytest.mark.gpu
+def test_auto_trains_convolutions_on_the_gpu(tmp_path: Path) -> None:
+    """torch rounds them to TF32 there, which looked like another gradient."""
+    op = OpBuilder()
+    x = op.input("x", "float32", ("batch", 16, 32, 32))
+    random = np.random.default_rng(0)
+    w = op.initializer("w", random.normal(size=(64, 16, 3, 3)).astype(np.float32) / 12)
+    scores = op.ReduceMean(op.Relu(op.Conv(x, w)), [2, 3], keepdims=0)
+    auto = ("auto", {"providers": ["cpu", "torch"], "folder": str(tmp_path)})
+    loss, optimizer = losses.CrossEntropy(), optimizers.SGD(lr=0.1)
+    session = TrainingSession(op.model(scores=scores), loss, optimizer, providers=[auto])
+    images = random.normal(size=(256, 16, 32, 32)).astype(np.float32)
+    session.step({"x": images, "labels": np.arange(256) % 64})
+    assert session.tuning_result is not None
+    errors = {str(row.candidate): row.error for row in session.tuning_result.rows}
+    assert not any(errors.values()), errors
+    assert session.get_providers() == ["TorchExecutionProvider"]
