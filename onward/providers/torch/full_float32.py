@@ -18,7 +18,7 @@ def may_round(provider_options: Mapping[str, Any]) -> bool:
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Inside, convolutions and products do not use TF32, whose mantissa has 10 bits."""
-    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    switches: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [switch.allow_tf32 for switch in switches]
     try:
         for switch in switches:

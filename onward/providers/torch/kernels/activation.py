@@ -1,4 +1,4 @@
-"""Activation functions, and Dropout."""
+"""Activation functions, Dropout, and the private operator ReluGradient (fused_relu_gradient.py)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from onward.providers.torch.dtypes import Float, Int, Tensor
 from onward.providers.torch.kernels.emulated_dtypes import SIGNED, by_value
 from onward.providers.torch.kernels.narrow_gelu import has_narrow_form, narrow_gelu
 from onward.providers.torch.kernels.random import reference_uniform
+from onward.providers.torch.private_domain import DOMAIN
 
 kernel = OpTable()
 
@@ -20,6 +21,13 @@ kernel = OpTable()
 def relu(x: Tensor) -> Tensor:
     """max(x, 0)"""
     return torch.relu(x)
+
+
+@kernel("ReluGradient", domain=DOMAIN)
+def relu_gradient(dy: Tensor, y: Tensor) -> Tensor:
+    """dy where y > 0, else 0"""
+    dx: Tensor = torch.ops.aten.threshold_backward(dy, y, 0)
+    return dx
 
 
 @kernel("LeakyRelu")

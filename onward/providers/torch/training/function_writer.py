@@ -41,6 +41,10 @@ class FunctionWriter:
         self._lines: list[str] = []
         self._names: dict[str, Any] = {"torch": torch, **_HELPERS}
 
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiler is not None
+
     def bind(self, tensor: Tensor) -> str:
         """Bind a tensor that stays in the same memory from call to call; its expression."""
         is_scalar = self._compiler is not None and not tensor.dim()
@@ -114,7 +118,7 @@ def tuple_expression(names: Iterable[str]) -> str:
 def are_finite(vectors: list[Tensor]) -> Tensor:
     """Whether every number is finite: by the ends, since a sum of finite ones can overflow.
 
-    Not by the infinity norm: outside of compiled code it takes a CPU 12 times as long as aminmax.
+    Not by the infinity norm, which a CPU computes slowly outside of compiled code.
 
     >>> are_finite([torch.tensor([3e38, 3e38])]), are_finite([torch.tensor([0.0, torch.nan])])
     (tensor(True), tensor(False))

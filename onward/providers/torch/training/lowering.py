@@ -21,6 +21,7 @@ from onward.passes.memory_functions import runs_in_order
 from onward.passes.pipelines import TRAINING
 from onward.programs.program import LOSS, Layout, Program
 from onward.providers.torch.fused_norm_gradient import fuse_norm_gradients
+from onward.providers.torch.fused_relu_gradient import fuse_relu_gradients
 from onward.providers.torch.kernels.host_copies import HostCopy
 from onward.providers.torch.lower import Lowered
 from onward.providers.torch.provider import TorchProvider
@@ -60,6 +61,8 @@ class TorchGraph:
         # host of a recorded step has nothing to do
         if provider.device.type == "cuda" and provider.step_compiler is not None:
             fuse_norm_gradients(model)
+        if provider.step_compiler is None:  # a compiler fuses the two operators by itself
+            fuse_relu_gradients(model)
         return provider.lower(model)
 
     @cached_property

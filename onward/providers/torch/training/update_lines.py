@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from onward.optimizers.clip import NORM
 from onward.programs.program import Settings
+from onward.providers.torch.training.blocked_updates import BlockedUpdate, has_blocks
 from onward.providers.torch.training.function_writer import FunctionWriter, view_expression
 from onward.providers.torch.training.lowering import TorchGraph
 from onward.providers.torch.training.part_store import TorchPartStore
@@ -72,6 +73,10 @@ class UpdateLines:
     ) -> None:
         places = _update_tensors(function, tensors, gradients)
         arguments |= {source: name for source, _, name in places}
+        is_cut = tensors.update.flat and not function.is_compiled
+        if is_cut and has_blocks([tensors.parameters, *tensors.slots.values()]):
+            self._update_blocks(function, graph, places, arguments)
+            return
         results = function.call(graph, arguments)
         for _, target, _ in places:
             if target is not None and target in graph.views:
@@ -79,6 +84,20 @@ class UpdateLines:
         for _, target, name in places:
             if target is not None:
                 self.replace(function, name, results[target])
+
+    def _update_blocks(
+        self,
+        function: FunctionWriter,
+        graph: TorchGraph,
+        places: UpdateTensorNames,
+        arguments: Mapping[str, str],
+    ) -> None:
+        outputs = [(name, graph.outputs.index(new)) for name, new, _ in places if new is not None]
+        vectors = [name for name, _, _ in places]
+        update = BlockedUpdate(graph.module.forward, graph.inputs, vectors, outputs)
+        given = ", ".join(arguments[name] for name in graph.inputs)
+        finite = "finite" if self._skips else "True"
+        function.line(f"{function.bind_function(update)}({finite}, {given})")
 
     def replace(self, function: FunctionWriter, held: str, new: str) -> None:
         """Write a tensor's new contents; with skip_nonfinite, only if all gradients are finite."""
