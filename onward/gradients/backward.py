@@ -60,16 +60,30 @@ def active_values(
     wrt: Collection[ir.Value],
 ) -> set[ir.Value]:
     """Values that depend on `wrt` through differentiable operators."""
-    active = set(wrt)
+    return set(sources_of_values(rules, opset, nodes, wrt))
+
+
+def sources_of_values(
+    rules: AbstractOpTable,
+    opset: Callable[[str], int],
+    nodes: Iterable[ir.Node],
+    wrt: Iterable[ir.Value],
+) -> dict[ir.Value, int]:
+    """The active values, each with those of `wrt` that it depends on: bit i is the i-th one."""
+    sources = {value: 1 << i for i, value in enumerate(wrt)}
     for node in nodes:
-        if any(value in active for value in reads(node)):
+        found = 0
+        for value in reads(node):
+            found |= sources.get(value, 0)
+        if found:
             rule = rules.find(node.domain, node.op_type, opset(node.domain))
             if not isinstance(rule, NoGradient):
-                active.update(value for value in node.outputs if _carries(node, value, active))
-    return active
+                carried = [value for value in node.outputs if _carries(node, value, sources)]
+                sources.update(dict.fromkeys(carried, found))
+    return sources
 
 
-def _carries(node: ir.Node, y: ir.Value, active: set[ir.Value]) -> bool:
+def _carries(node: ir.Node, y: ir.Value, active: Collection[ir.Value]) -> bool:
     """Whether an output has a gradient: it is a float, or a quantized float."""
     if is_differentiable(y) or node.op_type in STRAIGHT_THROUGH:
         return True

@@ -12,7 +12,7 @@ run), and then calls segment 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from onward.errors import OptionError
 from onward.pytorch.engines import Run
 
 Tensor = torch.Tensor
+Sources = dict[str, Collection[str]]  # result -> the inputs that it depends on
 # for cotangents that were not expected: by result -> gradients by input
 Recompute = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], Mapping[str, Tensor]]
 
@@ -53,11 +54,13 @@ class ForwardRun:
     results: Sequence[str]  # the outputs that are returned
     fixed: frozenset[str]  # those that have no gradient
     cotangents: Mapping[str, str]  # output -> the input of the backward graph that is its cotangent
+    sources: Sources
     runs: Runs
     recompute: Recompute | None  # None: all results with gradients are among the cotangents
     recompute_inputs: Sequence[str]
     between: dict[str, Tensor] = field(default_factory=dict)  # values that later segments read
     recomputed: Mapping[str, Tensor] | None = None
+    reached: Collection[str] = ()  # the inputs that the results with a cotangent depend on
 
 
 def attach(forward: ForwardRun, wrt: Mapping[str, Tensor]) -> list[Tensor]:
@@ -125,7 +128,10 @@ class _Segment(torch.autograd.Function):
         else:
             found = _run_segment(forward, ctx.segment, values)
         link = torch.zeros((), device=ctx.device) if ctx.has_link else None
-        return None, None, link, None, *(found.get(name) for name in ctx.inputs)
+        # an input of other results has no gradient: with zeros, an optimizer would change it
+        reached = forward.reached
+        gradients = (found.get(name) if name in reached else None for name in ctx.inputs)
+        return None, None, link, None, *gradients
 
 
 _apply: Callable[..., Any] = _Segment.apply
@@ -137,6 +143,7 @@ def _start(
     """Begin a backward pass: pass the cotangents to the backward graph's inputs."""
     forward.between, forward.recomputed = {}, None
     known = {name: each for name, each in zip(forward.results, given) if each is not None}
+    forward.reached = set().union(*(forward.sources[name] for name in known))
     if forward.recompute is not None and not known.keys() <= forward.cotangents.keys():
         forward.recomputed = forward.recompute(values, known)
         return

@@ -13,14 +13,14 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from onward.gradients.backward import active_values
+from onward.gradients.backward import sources_of_values
 from onward.gradients.stop_gradient import STOPPED, restore_operators
 from onward.gradients.table import GRADIENTS
 from onward.graph.dtypes import FLOATS
 from onward.graph.files import save
 from onward.passes.pipelines import PREPARE
 from onward.providers.ort.training.lowering import reads_shapes_alone
-from onward.pytorch.autograd import ForwardRun, Runs, Segment, attach
+from onward.pytorch.autograd import ForwardRun, Runs, Segment, Sources, attach
 from onward.pytorch.captured_model import Capture
 from onward.pytorch.engines import Engine, OnnxRuntimeEngine
 from onward.pytorch.fallback import CannotCapture
@@ -74,7 +74,8 @@ class CapturedProgram:
         self.guards = SizeGuards(shapes) if is_fixed else capture.guards
         self._segments = segments
         self._results = tuple(dict.fromkeys(r for r in capture.results if isinstance(r, str)))
-        self.wrt, self.differentiable = self._differentiable(wrt)
+        self.wrt, self._sources = self._differentiable(wrt)
+        self.differentiable = frozenset(self._sources)
         self._expected = self._likely_cotangents()
         by_name = {of: name for name, of in capture.tensors.items()}
         self._changed = _changes_by_dtype(capture)
@@ -104,6 +105,7 @@ class CapturedProgram:
                 results=self._results,
                 fixed=frozenset(self._results) - self.differentiable,
                 cotangents=compiled.cotangents,
+                sources=self._sources,
                 runs=runs,
                 recompute=self._recompute_function(generator) if self._may_recompute else None,
                 recompute_inputs=self._recompute_inputs(values),
@@ -205,29 +207,32 @@ class CapturedProgram:
 
     # -- graphs --------------------------------------------------------------------------------
 
-    def _differentiable(self, wrt: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
-        """The inputs that get gradients, and the results that depend on them differentiably.
+    def _differentiable(self, wrt: Sequence[str]) -> tuple[tuple[str, ...], Sources]:
+        """The inputs that get gradients, and for each result those that it depends on.
 
         A tensor of the call, or an attribute, that the forward detaches is left out: the graph that
         it comes from may have run its backward already.
         """
         if not wrt:
-            return (), frozenset()
+            return (), {}
         model = restore_operators(PREPARE(self.capture.model.clone()))
         graph, opsets = model.graph, model.opset_imports
-
-        def reached(*names: str) -> frozenset[str]:
-            sources = [value for value in graph.inputs if value.name in names]
-            active = active_values(
-                GRADIENTS | STOPPED, lambda domain: opsets.get(domain, 1), graph, sources
-            )
-            found = (v for v in graph.outputs if v in active and v.dtype in FLOATS)
-            return frozenset(str(v.name) for v in found) & {*self._results}
-
+        inputs = {str(value.name): value for value in graph.inputs}
+        sources = sources_of_values(
+            GRADIENTS | STOPPED,
+            lambda domain: opsets.get(domain, 1),
+            graph,
+            [inputs[name] for name in wrt],
+        )
+        found: Sources = {}
+        for value in graph.outputs:
+            if value in sources and value.dtype in FLOATS and value.name in self._results:
+                bits = sources[value]
+                found[str(value.name)] = {name for i, name in enumerate(wrt) if bits >> i & 1}
         attributes = {n for n, of in self.capture.tensors.items() if of in self.capture.attributes}
         given = attributes | self.capture.inputs.keys()
-        chosen = tuple(name for name in wrt if name not in given or reached(name))
-        return chosen, reached(*chosen)
+        reached = set().union(*found.values())
+        return tuple(name for name in wrt if name not in given or name in reached), found
 
     def _likely_cotangents(self) -> frozenset[str]:
         """Scalars, such as a loss, if there are any; else all results that have gradients.

@@ -10,6 +10,12 @@ import torch
 from torch import nn
 
 Tensor = torch.Tensor
+_SETTINGS = (  # numbers of torch's layers that trainings change between steps
+    (nn.modules.dropout._DropoutNd, "p"),
+    (nn.MultiheadAttention, "dropout"),
+    (nn.RNNBase, "dropout"),
+    (nn.modules.batchnorm._NormBase, "momentum"),
+)
 
 
 class _Tensors(dict[str, Tensor]):
@@ -36,6 +42,10 @@ class ModuleContents:
         modules = list(module.modules())
         self._attributes = [each.__dict__ for each in modules]
         self._children = [each._modules for each in modules]
+        self._settings = [
+            (each.__dict__, name) for each in modules for kind, name in _SETTINGS
+            if isinstance(each, kind)
+        ]  # fmt: skip
         self._held: list[dict[str, Any]] = [
             held for each in modules for held in (each._parameters, each._buffers)
         ]
@@ -71,7 +81,7 @@ class ModuleContents:
         return found
 
     def modes(self) -> tuple[object, ...]:
-        """Whether each submodule is in training mode, its hooks, and a forward of its own."""
+        """Each submodule's training mode, number of hooks, own forward, and rate of dropout."""
         return (
             *map(methodcaller("get", "forward"), self._attributes),
             *map(itemgetter("training"), self._attributes),
@@ -79,4 +89,5 @@ class ModuleContents:
             *map(len, map(itemgetter("_forward_pre_hooks"), self._attributes)),
             *map(len, map(itemgetter("_backward_hooks"), self._attributes)),
             *map(len, map(itemgetter("_backward_pre_hooks"), self._attributes)),
+            *(attributes.get(name) for attributes, name in self._settings),
         )

@@ -8,9 +8,15 @@ from torch import nn
 
 from onward.pytorch.fallback import Hooked
 
-# These collect what the traced call returns, and let embeddings require gradients.
+# Hooks that a trace may call once: these collect what the traced call returns,
 _COLLECTING = "transformers.utils.output_capturing"
-_TRACEABLE = (_COLLECTING, "transformers.modeling_utils")
+_TRACEABLE = (
+    _COLLECTING,
+    "transformers.modeling_utils",  # lets embeddings require gradients
+    "torch.nn.utils.prune",  # compute a weight from parameters and buffers, which the graph does
+    "torch.nn.utils.spectral_norm",
+    "torch.nn.utils.weight_norm",
+)
 
 
 def is_collected() -> bool:

@@ -17,6 +17,7 @@ from onward.pytorch.typed_numbers import number
 
 op: Any = opset18
 _aten = torch.ops.aten
+_LONGEST = 1 << 24  # elements of an axis of unknown size, over which a reduction runs
 
 
 # -- norms -----------------------------------------------------------------------------------
@@ -151,19 +152,28 @@ def _median(x: Any) -> Any:
 def _running(x: Any, axis: int, size: Any, start: Any, join: Callable[[Any, Any], Any]) -> Any:
     """join of all elements up to each, in steps of doubling width: (earlier ones, these) -> joined
 
-    Elements before the first are `start`. An axis of unknown size has 2^24 elements at most.
+    Elements before the first are `start`.
     """
-    width = 1
-    while width < (size if isinstance(size, int) else 1 << 24):
+    for width in _widths(x, axis, size):
         x = join(_shifted(x, axis, width, start), x)
-        width *= 2
     return op.Identity(x)
 
 
-def _shifted(x: Any, axis: int, width: int, start: Any) -> Any:
+def _widths(x: Any, axis: int, size: Any) -> list[Any]:
+    """1, 2, 4, ... below the size of an axis; up to that size if only a call knows it"""
+    if isinstance(size, int):
+        return [op.Constant(value_ints=[1 << i]) for i in range((size - 1).bit_length())]
+    whole = op.Shape(x, start=axis, end=axis + 1)
+    steps = range(_LONGEST.bit_length() - 1)
+    return [op.Min(op.Constant(value_ints=[1 << i]), whole) for i in steps]
+
+
+def _shifted(x: Any, axis: int, width: Any, start: Any) -> Any:
     """y[i] = x[i - width] along an axis, `start` before the first"""
-    padded = op.Pad(x, [width, 0], start, [axis])
-    return op.Slice(padded, [0], [-width], [axis])
+    zero = op.Constant(value_ints=[0])
+    size = op.Shape(x, start=axis, end=axis + 1)
+    padded = op.Pad(x, op.Concat(width, zero, axis=0), start, [axis])
+    return op.Slice(padded, zero, size, [axis])
 
 
 def _cum_prod(x: Any, dim: int, dtype: int = -1) -> Any:
@@ -199,15 +209,14 @@ def _cum_extreme(is_beyond: Callable[[Any, Any], Any], start: float) -> Callable
         places = op.Reshape(op.Range(0, size, 1), [-1, *[1] * (len(x.shape) - axis - 1)])
         index = op.Expand(places, op.Shape(x))
         least = number(start, x) if is_float else _end_of_integers(x, start)
-        width, n, y = 1, x.shape[axis], x
-        while width < (n if isinstance(n, int) else 1 << 24):
+        y = x
+        for width in _widths(x, axis, x.shape[axis]):
             earlier = _shifted(y, axis, width, least)
             its_index = _shifted(index, axis, width, op.Constant(value_int=0))
             takes = is_beyond(earlier, y)
             if is_float:
                 takes = op.Or(takes, op.And(op.IsNaN(earlier), op.Not(op.IsNaN(y))))
             y, index = op.Where(takes, earlier, y), op.Where(takes, its_index, index)
-            width *= 2
         return op.GatherElements(x, index, axis=axis), index
 
     return translate
@@ -216,6 +225,22 @@ def _cum_extreme(is_beyond: Callable[[Any, Any], Any], start: float) -> Callable
 def _end_of_integers(x: Any, end: float) -> Any:
     limits = torch.iinfo(torch.int32 if x.dtype == ir.DataType.INT32 else torch.int64)
     return op.CastLike(op.Constant(value_int=limits.max if end > 0 else limits.min), x)
+
+
+_RUNNING = (
+    *(_aten.cummax.default, _aten.cummin.default, _aten.cumprod.default),
+    _aten.logcumsumexp.default,
+)
+
+
+def check_running_axes(traced: Any) -> None:
+    """Make it a condition of a traced graph that running reductions take no more steps."""
+    for node in traced.graph.nodes:
+        if node.target in _RUNNING:
+            shape = node.args[0].meta["val"].shape
+            size = shape[node.args[1]] if len(shape) else 0
+            if isinstance(size, torch.SymInt) and size > _LONGEST:
+                raise CannotCapture(f"{node.target} runs over an axis of more than 2^24 elements")
 
 
 TRANSLATIONS: dict[Any, Callable[..., Any]] = {

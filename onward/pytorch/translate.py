@@ -24,6 +24,7 @@ from onward.passes.value_facts import attribute, made_by
 from onward.pytorch.aten_translations import TRANSLATIONS
 from onward.pytorch.fallback import CannotCapture
 from onward.pytorch.layout_reads import check_as_strided
+from onward.pytorch.reduction_translations import check_running_axes
 from onward.pytorch.stopped_gradients import mark_in_trace
 
 _NORMS = {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"}
@@ -59,6 +60,7 @@ def translate(
             stack.enter_context(torch.autocast(device, enabled=False))
         graph = functional.graph_module
         check_as_strided(graph)
+        check_running_axes(graph)
         _replace_views(graph)
         try:
             _fx_passes.insert_type_promotion_nodes(graph)

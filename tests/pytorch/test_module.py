@@ -188,6 +188,51 @@ def test_gradients_of_a_result_that_was_not_expected() -> None:
 
 
 @pytest.mark.integration
+def test_the_rate_of_a_dropout_and_the_momentum_of_a_norm_may_change_between_steps() -> None:
+    ours, theirs = wrapped(Net())
+    x = image()
+    for module in (ours, theirs):
+        module(x)
+        module.norm.momentum = 0.5
+        module(x)
+        module.drop.p = 1.0  # all that reaches the last layer is zero
+    assert same(ours.norm.running_mean, theirs.norm.running_mean)
+    assert same(ours(x), theirs(x))
+    ours.drop.p = 0.5
+    assert not torch.equal(ours(x), ours(x))
+
+
+class TwoHeads(nn.Module):
+    """Two results of one trunk, and one that is not used by all losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 4)
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.trunk(x))
+        return {"first": self.first(h), "second": self.second(h), "hidden": h}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("used", [("first",), ("second",), ("hidden",), ("first", "second")])
+def test_heads_that_a_loss_does_not_use_get_no_gradient(
+    used: tuple[str, ...], segments: int
+) -> None:
+    # with a gradient of zeros, the optimizer would apply momentum and weight decay to them
+    ours, theirs = wrapped(TwoHeads(), segments=segments)
+    x = torch.randn(3, 4)
+    for module in (ours, theirs):
+        found = module(x)
+        sum(found[name].square().sum() for name in used).backward()
+    assert_equal_gradients(ours, theirs)
+    with pytest.raises(RuntimeError, match="to not have been used in the graph"):
+        torch.autograd.grad(ours(x)["first"].sum(), ours.second.weight)
+
+
+@pytest.mark.integration
 def test_many_lengths_share_two_programs() -> None:
     ours, theirs = wrapped(Tied())
     for length in range(2, 14):

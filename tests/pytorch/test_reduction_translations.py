@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from onward.passes.value_facts import made_by
+from onward.pytorch import reduction_translations
+from onward.pytorch.fallback import FallbackWarning
 from onward.pytorch.module import Module
+from onward.pytorch.module_options import ModuleOptions
 from tests.pytorch.eager import Calls, assert_elementwise, assert_results
 
 ZEROS = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, -2.0], [3.0, 4.0, 0.0]])
@@ -126,3 +130,41 @@ def test_running_reductions_of_an_empty_axis(name: str) -> None:
     assert_results(
         lambda x: function(x, 0)[0] if name == "cummax" else function(x, 0), torch.ones(0, 3)
     )
+
+
+class Running(nn.Module):
+    """Running reductions over the batch, whose size is free."""
+
+    def forward(self, x: Any) -> Any:
+        largest, index = torch.cummax(x, 0)
+        return torch.cumprod(x, 0), torch.logcumsumexp(x, 0), largest, index
+
+
+@pytest.mark.integration
+def test_running_reductions_over_a_free_axis_need_no_more_than_its_memory() -> None:
+    ours, theirs = Module(Running(), ModuleOptions(fallback="forbid")), Running()
+    for size in (6, 9, 1, 17):
+        x = torch.rand(size, 2) + 0.5
+        for found, expected in zip(ours(x), theirs(x)):
+            torch.testing.assert_close(found, expected)
+    pads = [n for n in ours.programs[1].capture.model.graph if n.op_type == "Pad"]
+    widths = [node.inputs[1] for node in pads]
+    assert widths
+    # each of them is limited by the axis' size
+    assert all(width is not None and made_by(width, "Concat") for width in widths)
+
+
+@pytest.mark.integration
+def test_running_reductions_over_more_elements_than_they_have_steps_for_run_in_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reduction_translations, "_LONGEST", 16)
+    ours, theirs = Module(Running()), Running()
+    for size in (6, 9, 16):
+        ours(torch.rand(size, 2))
+    assert ours.fallbacks == {}
+    x = torch.rand(17, 2) * 0.01 + 1
+    with pytest.warns(FallbackWarning, match="runs over an axis of more than"):
+        found = ours(x)
+    for ours_, theirs_ in zip(found, theirs(x)):
+        torch.testing.assert_close(ours_, theirs_)
