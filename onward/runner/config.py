@@ -78,6 +78,12 @@ class TrainConfig(BaseModel):
     delimiter: str | None = _setting(
         DATA, None, "The character between the fields of a CSV file; found if left out."
     )
+    header: bool | None = _setting(
+        DATA,
+        None,
+        "CSV: the first line has the names of the columns; if left out, found by the types of the "
+        "rows below it.",
+    )
     block: Count | None = _setting(
         DATA, None, "Text: the tokens of a row; the model's length if left out."
     )

@@ -35,6 +35,7 @@ def open_data(
     split: str | None = None,
     types: Mapping[str, str] | None = None,
     delimiter: str | None = None,
+    header: bool | None = None,
     image_size: tuple[int, int] | None = None,
     channels: int | None = None,
     skip_broken: bool | None = None,
@@ -50,7 +51,7 @@ def open_data(
     `columns` are those to keep.
     `split` chooses a part of a folder that has several, such as train and val; None: train.
 
-    - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`
+    - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`, `header`
     - folders of images, Parquet, Arrow: `image_size` (height, width), `channels`
     - folders of images: `skip_broken`
     - text, and .npy files of tokens: `block`; text: `tokenize`, `vocabulary`
@@ -61,8 +62,9 @@ def open_data(
     (4, ['x', 'label'])
     """
     options = ReaderOptions(
-        columns=columns, types=types, delimiter=delimiter, image_size=image_size, channels=channels,
-        skip_broken=skip_broken, block=block, tokenize=tokenize, vocabulary=vocabulary,
+        columns=columns, types=types, delimiter=delimiter, header=header, image_size=image_size,
+        channels=channels, skip_broken=skip_broken, block=block, tokenize=tokenize,
+        vocabulary=vocabulary,
     )  # fmt: skip
     name = source if isinstance(source, (str, os.PathLike)) else "the data"
     data = _open(source, split, options, memory_limit)
@@ -199,9 +201,11 @@ def _is_image_folder(folder: Path) -> bool:
 
 
 def _open_csv(path: Path, options: ReaderOptions) -> Dataset:
-    options.only(path, "types", "delimiter")
+    options.only(path, "types", "delimiter", "header")
     tab = "\t" if path.suffix.lower() == ".tsv" else None
-    return CsvDataset(path, delimiter=options.delimiter or tab, types=options.types)
+    return CsvDataset(
+        path, delimiter=options.delimiter or tab, types=options.types, header=options.header
+    )
 
 
 def _open_json(path: Path, options: ReaderOptions) -> Dataset:
