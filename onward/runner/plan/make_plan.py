@@ -52,6 +52,7 @@ from onward.runner.plan.plan_metrics import (
     choose_scores,
 )
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
+from onward.runner.plan.row_norms import keep_row_norms, leaves_one_row
 from onward.runner.plan.row_split import RowSplit, split_rows
 from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
 from onward.runner.plan.score_ending import TWO_SCORES
@@ -121,6 +122,8 @@ def make_plan(
     is_own = any(value.name == output for value in loaded.graph.outputs)  # not behind a ZipMap
     adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
     choices += [ChosenSetting("model", note, "as given") for note in adapted.notes]
+    adapted, made = keep_row_norms(adapted, batch)
+    choices += made
     trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
     feed = _new_feed(adapted.model, "target")
     if facts is None and config.loss != "output":
@@ -155,8 +158,10 @@ def make_plan(
     if weights is not None:
         why = f"mean {weights.mean:.4g}; rows that are held out count alike"
         choices.append(ChosenSetting("row weights", weights.column, why))
+    drops_last, made = leaves_one_row(adapted, len(rows.training), batch)
+    choices += made
     training, evaluated = make_batches(
-        config, opened, rows, facts, preprocessing, reads, batch, weights
+        config, opened, rows, facts, preprocessing, reads, batch, weights, drops_last
     )
     steps = count_steps(config, len(training))
     optimizer, made = make_optimizer(config)
