@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from onward.errors import DataError
@@ -42,6 +42,9 @@ class CsvDataset:
         self._lines = LineIndex(path, quotes=True)
         line = self._lines[0]
         self._delimiter = delimiter or max(_DELIMITERS, key=line.count)
+        # "a, b" separates by a comma and a space
+        after = line.split(self._delimiter)[1:]
+        self._skips_space = bool(after) and all(field.startswith(" ") for field in after)
         self._before = 1  # lines before the first row
         self._names = first = self._split([line])[0]
         below = self._guess_types() if len(self) else []
@@ -92,7 +95,7 @@ class CsvDataset:
 
     def _split(self, lines: Sequence[str]) -> list[list[str]]:
         try:
-            return list(csv.reader(lines, delimiter=self._delimiter, strict=True))
+            return list(self._reader(lines))
         except csv.Error as error:
             bad = next((line for line in lines if not self._is_valid(line)), lines[0])
             if "\r" in bad:
@@ -104,9 +107,14 @@ class CsvDataset:
                 f"{self.path}: {error}, in {bad!r:.80}\nwrite a quote inside a quoted field twice"
             ) from error
 
+    def _reader(self, lines: Sequence[str]) -> Iterable[list[str]]:
+        return csv.reader(
+            lines, delimiter=self._delimiter, strict=True, skipinitialspace=self._skips_space
+        )
+
     def _is_valid(self, line: str) -> bool:
         try:
-            return bool(list(csv.reader([line], delimiter=self._delimiter, strict=True)))
+            return bool(list(self._reader([line])))
         except csv.Error:
             return False
 

@@ -21,6 +21,12 @@ from onward.runner.data.memory_sources import open_memory
 from onward.runner.data.reader_options import ReaderOptions
 from onward.runner.data.text_files import TextLines, TokenBlocks, Vocabulary, open_blocks
 
+_UNPACK = "unpack it first, because rows are read by position; "
+_CONVERSIONS = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _UNPACK),
+    ".json": "write each row as a line of its own into a .jsonl file; ",
+    ".xlsx": "save it as CSV; ",
+}
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test")
 _TRAINING = ("train", "training")
 _ARROW = (".parquet", ".arrow", ".feather")
@@ -148,9 +154,10 @@ def _open_split(chosen: Path, splits: Sequence[Path], options: ReaderOptions) ->
 def _open_file(path: Path, options: ReaderOptions) -> Dataset:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
+        advice = _CONVERSIONS.get(path.suffix.lower(), "")
         raise DataError(
             f"{path}: files of this kind ({path.suffix or 'no suffix'}) cannot be read\n"
-            f"supported are {', '.join(READERS)}, and folders of images"
+            f"{advice}supported are {', '.join(READERS)}, and folders of images"
         )
     return reader(path, options)
 

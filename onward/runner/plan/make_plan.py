@@ -17,7 +17,7 @@ from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
 from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.batches import Batches, Feeds
-from onward.runner.data.dataset import Column, choose_columns
+from onward.runner.data.dataset import UNREADABLE, Column, choose_columns
 from onward.runner.data.in_memory import paired_target
 from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
@@ -246,7 +246,12 @@ def _read_columns(
             config, rest = without_inputs(config, ports, made_of_text)
             columns = {n: each for n, each in columns.items() if n not in vocabulary.columns}
         keep_one = target is None and config.loss != "output" and not is_reconstruction(ports)
-        matched, found = match_inputs(config, columns, rest, target, keep_one)
+        unread = [
+            name
+            for name, each in opened.training.columns.items()
+            if each.dtype == UNREADABLE and name not in config.ignore_columns
+        ]
+        matched, found = match_inputs(config, columns, rest, target, keep_one, unread)
         choices += found
     if vocabulary is None:
         _check_no_text_settings(config, columns)

@@ -77,6 +77,15 @@ def test_the_delimiter_is_found_in_the_header(write: Write, delimiter: str) -> N
     assert data.read([0])["b"].tolist() == ["x,y"]
 
 
+def test_spaces_after_the_delimiters_of_all_names(write: Write) -> None:
+    data = CsvDataset(write('a, kind\n1, "x, y"\n2, z\n'))
+    assert data.read([0, 1])["kind"].tolist() == ["x, y", "z"]
+    data = CsvDataset(write("kind\n x\n"))
+    assert data.read([0])["kind"].tolist() == [" x"]
+    data = CsvDataset(write("a,kind\n1, x\n"))  # a value of its own
+    assert data.read([0])["kind"].tolist() == [" x"]
+
+
 def test_chunks_of_the_file_do_not_show(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.runner.data.line_index._CHUNK", 7)
     path = write("\ufeffa,b\r\n" + "".join(f'{n},"q\n{n}"\r\n\r\n' for n in range(20)))

@@ -267,6 +267,12 @@ def test_fixed_batch_size_of_a_model_is_kept() -> None:
     assert plan.training.size == 2 and reasons(plan)["batch size"] == "2"
 
 
+def test_columns_that_cannot_be_read_are_named_where_an_input_has_none() -> None:
+    rows = [{"f": {"a": 1.0, "b": 2.0}, "label": n % 3} for n in range(12)]
+    with pytest.raises(DataError, match=r"no column is left for the .* 'f' has values that cannot"):
+        plan_of(mlp(), rows)
+
+
 def test_validation_data_of_its_own() -> None:
     plan = plan_of(mlp(), {"x": X, "label": LABELS}, {"x": X[:5], "label": LABELS[:5]})
     assert plan.sizes == {"training rows": 12, "validation rows": 5}
