@@ -122,7 +122,10 @@ class StoredStates(Protocol):
         ...
 
     def best(self) -> SavedState | None:
-        """The state with the best metric, in process 0; None elsewhere, and if there is none."""
+        """The state with the best metric, in process 0; None elsewhere, and if there is none.
+
+        It is the one that is held, if there is one: the disk may be full.
+        """
         ...
 
 
@@ -189,7 +192,9 @@ class FirstProcessStates:
         return _ReceivedState(tensors, known.properties, known.step)
 
     def best(self) -> SavedState | None:
-        return self._checkpoints.best() if self._team.rank == 0 else None
+        if self._team.rank:
+            return None
+        return self._held or self._checkpoints.best()
 
 
 def _copy_state(session: TrainingSession, step: int, metric: float | None) -> _CopiedState | None:

@@ -127,7 +127,7 @@ def train(folder: Path, epochs: int = 3, **settings: Any) -> Any:
     model = op.model(scores=op.MatMul(x, op.initializer("w", np.zeros((4, 3), np.float32))))
     return onward.train(
         model, data, target="y", batch_size=8, epochs=epochs, validation_split=0.25,
-        runs=str(folder), name="run", **{"save_every": 2, **settings},
+        runs=str(folder), **{"save_every": 2, "name": "run", **settings},
     )  # fmt: skip
 
 
@@ -206,3 +206,22 @@ def test_long_epochs_are_saved_each(tmp_path: Path) -> None:
     recorded = Recorded()
     train(tmp_path, 4, callbacks=[Clock(20), recorded], keep=100, save_every=None)
     assert len(recorded.files) == 4
+
+
+@pytest.mark.parametrize("copied", [1 << 20, 10])
+def test_best_weights_that_a_full_disk_refuses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    copied: int,
+) -> None:
+    """Those in memory are exported; of states too large to be held, the last ones, with a word."""
+    monkeypatch.setattr(stored_states, "_COPIED", copied)
+    monkeypatch.setattr(Checkpoints, "try_save", lambda *_, **__: None)
+    run = train(tmp_path, 6, save_every=None, learning_rate=0.01)
+    last = train(tmp_path, 6, save_every=None, learning_rate=0.01, export="last", name="last")
+    eye = np.eye(4, dtype=np.float32)
+    scores = [onward.InferenceSession(each.model).run(None, {"x": eye})[0] for each in (run, last)]
+    assert np.array_equal(*scores) == (copied == 10)
+    said = "the best weights, of step 3, could not be saved: those of step 18 are exported"
+    assert (said in caplog.text) == (copied == 10)
