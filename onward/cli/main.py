@@ -166,8 +166,16 @@ def main() -> None:
     except Exception as error:
         if show_traceback:
             traceback.print_exc()
-        code = _print_error(error)
+        code = INTERRUPTED if _is_interrupted(error) else _print_error(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Whether Ctrl-C came while a module of C was imported, which makes it an ImportError."""
+    cause = error.__cause__ or error.__context__
+    return isinstance(error, ImportError) and (
+        isinstance(cause, KeyboardInterrupt) or (cause is not None and _is_interrupted(cause))
+    )
 
 
 def _print_error(error: Exception) -> int:

@@ -211,7 +211,8 @@ def _show_result(console: Console, run: FinishedRun) -> None:
         warn(console, f"interrupted at step {run.steps}; the same command with --resume continues")
     numbers = "  ".join(f"{name} {number:.4g}" for name, number in run.metrics.items())
     _show_processes(console, run)
-    console.print(f"{run.steps:,} steps in {show_seconds(run.seconds)}  {numbers}", style="bold")
+    steps = "1 step" if run.steps == 1 else f"{run.steps:,} steps"
+    console.print(f"{steps} in {show_seconds(run.seconds)}  {numbers}", style="bold")
     folder = run.folder
     written = {
         folder.model: "the trained model",

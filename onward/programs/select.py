@@ -68,7 +68,10 @@ def initializers(model: ir.Model) -> list[ir.Value]:
 
 
 def weights(model: ir.Model, among: Collection[ir.Value] | None = None) -> list[str]:
-    """The float initializers of a model (of `among`), without BatchNormalization's statistics."""
+    """The float initializers of a model (of `among`), without BatchNormalization's statistics.
+
+    The ratio of a Dropout is none either.
+    """
     statistics = {
         value
         for node in walk(model.graph)
@@ -79,9 +82,15 @@ def weights(model: ir.Model, among: Collection[ir.Value] | None = None) -> list[
     found = [
         str(value.name)
         for value in initializers(model)
-        if value.dtype in FLOATS and value not in statistics and (among is None or value in among)
+        if value.dtype in FLOATS and value not in statistics and not _is_ratio(value)
+        if among is None or value in among
     ]
     return list(dict.fromkeys(found))
+
+
+def _is_ratio(value: ir.Value) -> bool:
+    uses = value.uses()
+    return bool(uses) and all(use.node.op_type == "Dropout" and use.idx == 1 for use in uses)
 
 
 def select(

@@ -78,6 +78,12 @@ class TrainConfig(BaseModel):
     delimiter: str | None = _setting(
         DATA, None, "The character between the fields of a CSV file; found if left out."
     )
+    header: bool | None = _setting(
+        DATA,
+        None,
+        "CSV: the first line has the names of the columns; if left out, found by the types of the "
+        "rows below it.",
+    )
     block: Count | None = _setting(
         DATA, None, "Text: the tokens of a row; the model's length if left out."
     )
@@ -265,7 +271,10 @@ class TrainConfig(BaseModel):
         RUN, None, "What the backward pass computes again: 0 nothing, 1 what is cheap, 2 all."
     )
     save_every: Count | None = _setting(
-        RUN, None, "Write a checkpoint every N steps; after every epoch if left out."
+        RUN,
+        None,
+        "Write a checkpoint every N steps; if left out, at the end of an epoch, 30 seconds after "
+        "the last one at the earliest.",
     )
     keep: Count = _setting(RUN, 2, "Keep the N newest checkpoints, and the best one.")
     on_nan: Literal["stop", "skip"] = _setting(

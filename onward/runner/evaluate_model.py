@@ -18,9 +18,9 @@ from onward.runner.run_folder import RunFolder
 
 # The settings that say what is measured. Those of learning, and of changes to the model, do not.
 _SETTINGS = (
-    "target", "inputs", "ignore_columns", "types", "delimiter", "block", "skip_broken",
-    "tokenizer", "standardize", "data_threads", "loss", "label_smoothing", "ignore_index",
-    "batch_size",
+    "target", "inputs", "ignore_columns", "types", "delimiter", "header", "block",
+    "skip_broken", "tokenizer", "standardize", "data_threads", "loss", "label_smoothing",
+    "ignore_index", "batch_size",
     "row_weights", "metrics", "monitor", "provider", "threads",
 )  # fmt: skip
 

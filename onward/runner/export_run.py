@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from onward.graph.files import save
 from onward.programs.program import AVERAGE, slot_name
 from onward.runner.plan.preprocessing import store
 from onward.runner.run import Run
+
+log = logging.getLogger("onward")
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +41,13 @@ def trained_tensors(run: Run) -> dict[str, Array]:
     best = run.best
     if run.config.export == "best" and best is not None and best.step != run.step:
         found = run.checkpoints.best()
+        if run.is_first and (found is None or found.step != best.step):
+            step = run.step if found is None else found.step
+            log.warning(
+                "the best weights, of step %s, could not be saved: those of step %s are exported\n"
+                "free space on the disk of %s, and train again",
+                best.step, step, run.folder.checkpoints,
+            )  # fmt: skip
         if run.team.broadcast(found is not None):  # the others export nothing
             averaged = bool(session.averages)
             return {} if found is None else _choose(found.tensors, names, averaged)

@@ -15,14 +15,17 @@ from onward.runner.evaluate import evaluate
 from onward.runner.events import Outputs, StepRecord
 from onward.runner.export_run import export_run
 from onward.runner.run import Run
-from onward.runner.run_checkpoints import begin_save, end_save
+from onward.runner.run_checkpoints import begin_save, end_save, hold_best
 from onward.runner.team import run_and_ask
+
+SECONDS_BETWEEN_SAVES = 30.0  # where --save-every is left out, and of best states
 
 
 def train_loop(run: Run, callbacks: Sequence[Callback]) -> None:
     """Train until the last step, or until something stops the run; then save and export."""
     accumulate = run.config.gradient_accumulation_steps
-    started = run.clock() - run.seconds
+    run.saved_at = run.clock()
+    started = run.saved_at - run.seconds
     for callback in callbacks:
         callback.on_start(run)
     on_step = [(each.steps_between, each.on_step) for each in callbacks if _has_on_step(each)]
@@ -106,10 +109,9 @@ def _finish_step(run: Run, callbacks: Sequence[Callback]) -> None:
                 callback.on_evaluate(run, evaluation)
             run.agree()
             if evaluation.is_best:
-                run.saved = -1  # if the step was saved, then without its rating
-                _save(run, callbacks)
-    if _is_due(run, run.config.save_every, ends) and run.step > max(run.saved, 0):
-        _save(run, callbacks)
+                hold_best(run, callbacks)
+    if run.step > max(run.saved, 0) and _is_save_due(run, ends):
+        begin_save(run, callbacks)
 
 
 def _next_due(run: Run) -> int:
@@ -123,6 +125,19 @@ def _next_due(run: Run) -> int:
 def _is_due(run: Run, every: int | None, ends: bool) -> bool:
     """Whether it is time for something that happens every so many steps; None: every epoch."""
     return run.step % every == 0 if every else ends
+
+
+def _is_save_due(run: Run, ends: bool) -> bool:
+    """Whether it is time for a checkpoint, which costs as much after a short epoch as after a long.
+
+    An evaluation that was the best is written with the next one, and after some time alone.
+    """
+    is_best = run.best is not None and run.best.step == run.step
+    if run.config.save_every and run.step % run.config.save_every == 0:
+        return True
+    if not is_best and (run.config.save_every or not ends):
+        return False
+    return bool(run.team.largest(run.clock() - run.saved_at >= SECONDS_BETWEEN_SAVES))
 
 
 def _save(run: Run, callbacks: Sequence[Callback]) -> None:

@@ -99,7 +99,7 @@ def choose_precision(setting: str, providers: Asked = None) -> str | None:
     if setting == "bfloat16" and named and named[0][0] == "CPUExecutionProvider":
         raise OptionError(
             "mixed_precision: ONNX Runtime has no products in bfloat16 on a CPU\n"
-            "choose float16, or another provider, such as torch"
+            "choose another provider, such as torch (--provider torch)"
         )
     return setting
 

@@ -48,6 +48,7 @@ class Run:
     evaluated: int = -1  # the step of the last evaluation
     saved: int = -1  # the step of the last checkpoint, which may still be in writing
     saving: Saving | None = None
+    saved_at: float = 0.0  # by the clock, when the last checkpoint or this process's training began
     evaluations: list[Evaluation] = field(default_factory=list)
     best: Evaluation | None = None
     stopped: str = ""  # why the loop ends before its last step; the same in all processes

@@ -54,6 +54,21 @@ def open_checkpoints(
 def begin_save(run: Run, callbacks: Sequence[Callback]) -> None:
     """Begin to save a run as it is now, once the save before it is done."""
     end_save(run, callbacks)
+    _describe_run(run, callbacks)
+    before, run.saved, run.saved_at = run.saved, run.step, run.clock()
+    run.saving = Saving(run.checkpoints.begin_save(run.session, run.step, _rating(run)), before)
+
+
+def hold_best(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Keep a run as it is now until its next save, because its evaluation is the best."""
+    run.saved = -1  # if the step was saved, then without its rating
+    _describe_run(run, callbacks)
+    if not run.checkpoints.hold(run.session, run.step, _rating(run)):
+        begin_save(run, callbacks)
+
+
+def _describe_run(run: Run, callbacks: Sequence[Callback]) -> None:
+    """Write the run's position, and the states of its callbacks, into the session's properties."""
     run.session.properties[_KEY] = {
         **{name: getattr(run, name) for name in _POSITION},
         "best": None if run.best is None else _to_json(run.best),
@@ -63,11 +78,15 @@ def begin_save(run: Run, callbacks: Sequence[Callback]) -> None:
         _DIGESTS: dict(run.plan.digests),
         _RATE: run.plan.optimizer.lr,
     }
-    # only better ones are rated: of two that are equally good, the folder would keep the newer
+
+
+def _rating(run: Run) -> float | None:
+    """The number of the best evaluation, if it was at this step.
+
+    Others are not rated: of two that are equally good, the folder would keep the newer.
+    """
     best = run.best if run.best is not None and run.best.step == run.step else None
-    metric = None if best is None else best.numbers.get(run.plan.monitor)
-    before, run.saved = run.saved, run.step
-    run.saving = Saving(run.checkpoints.begin_save(run.session, run.step, metric), before)
+    return None if best is None else best.numbers.get(run.plan.monitor)
 
 
 def end_save(run: Run, callbacks: Sequence[Callback]) -> None:
@@ -75,12 +94,12 @@ def end_save(run: Run, callbacks: Sequence[Callback]) -> None:
     if run.saving is None:
         return
     saving, run.saving = run.saving, None
-    path = saving.save.wait()
-    if path is None:
+    paths = saving.save.wait()
+    if not paths:
         run.saved = saving.before
-        return
-    for callback in callbacks:
-        callback.on_checkpoint(run, path)
+    for path in paths:
+        for callback in callbacks:
+            callback.on_checkpoint(run, path)
 
 
 def resume_run(run: Run, found: SavedState, callbacks: Sequence[Callback]) -> None:

@@ -119,6 +119,17 @@ def test_ctrl_c_is_exit_code_130(call: Call, monkeypatch: pytest.MonkeyPatch) ->
     assert called.code == 130 and "Traceback" not in called.err
 
 
+def test_ctrl_c_within_an_import_is_exit_code_130(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> None:  # what pybind11 makes of it
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(importlib.import_module("onward.cli.providers"), "providers", stopped)
+    called = call("providers")
+    assert called.code == 130 and called.err == ""
+
+
 @pytest.mark.integration
 def test_closed_pipe_is_not_an_error() -> None:
     for option, first in (("--json", "[\n"), ("", "\n")):

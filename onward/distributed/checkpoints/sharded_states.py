@@ -56,6 +56,9 @@ class ShardedStates:
                 raise PeerFailed(str(error)) from error
             raise
 
+    def hold(self, session: TrainingSession, step: int, metric: float | None) -> bool:
+        return False  # pieces are written at once
+
     def latest(self) -> SavedShards | None:
         return _saved(self._checkpoints.latest())
 

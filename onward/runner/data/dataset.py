@@ -185,7 +185,7 @@ class JoinedDatasets:
     """
 
     def __init__(self, parts: Sequence[Dataset], sources: Sequence[object]) -> None:
-        self._parts, self._source = list(parts), f"{sources[0]} and {len(sources) - 1} more"
+        self.parts, self._source = tuple(parts), f"{sources[0]} and {len(sources) - 1} more"
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
         self.columns = dict(parts[0].columns)
         self.class_names = names_of_classes(parts[0])
@@ -209,7 +209,7 @@ class JoinedDatasets:
         found = {name: empty_batch(len(rows), self.columns[name]) for name in names}
         for owner in np.unique(owners):
             places = np.flatnonzero(owners == owner)
-            batch = self._parts[owner].read(rows[places] - self._starts[owner], names)
+            batch = self.parts[owner].read(rows[places] - self._starts[owner], names)
             for name, values in batch.items():
                 assign_rows(found[name], places, values)
         return found

@@ -21,6 +21,12 @@ from onward.runner.data.memory_sources import open_memory
 from onward.runner.data.reader_options import ReaderOptions
 from onward.runner.data.text_files import TextLines, TokenBlocks, Vocabulary, open_blocks
 
+_UNPACK = "unpack it first, because rows are read by position; "
+_CONVERSIONS = {
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _UNPACK),
+    ".json": "write each row as a line of its own into a .jsonl file; ",
+    ".xlsx": "save it as CSV; ",
+}
 SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test")
 _TRAINING = ("train", "training")
 _ARROW = (".parquet", ".arrow", ".feather")
@@ -35,6 +41,7 @@ def open_data(
     split: str | None = None,
     types: Mapping[str, str] | None = None,
     delimiter: str | None = None,
+    header: bool | None = None,
     image_size: tuple[int, int] | None = None,
     channels: int | None = None,
     skip_broken: bool | None = None,
@@ -50,7 +57,7 @@ def open_data(
     `columns` are those to keep.
     `split` chooses a part of a folder that has several, such as train and val; None: train.
 
-    - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`
+    - CSV, JSONL, Parquet, Arrow: `types`, such as {"zip": "text"}; CSV: `delimiter`, `header`
     - folders of images, Parquet, Arrow: `image_size` (height, width), `channels`
     - folders of images: `skip_broken`
     - text, and .npy files of tokens: `block`; text: `tokenize`, `vocabulary`
@@ -61,8 +68,9 @@ def open_data(
     (4, ['x', 'label'])
     """
     options = ReaderOptions(
-        columns=columns, types=types, delimiter=delimiter, image_size=image_size, channels=channels,
-        skip_broken=skip_broken, block=block, tokenize=tokenize, vocabulary=vocabulary,
+        columns=columns, types=types, delimiter=delimiter, header=header, image_size=image_size,
+        channels=channels, skip_broken=skip_broken, block=block, tokenize=tokenize,
+        vocabulary=vocabulary,
     )  # fmt: skip
     name = source if isinstance(source, (str, os.PathLike)) else "the data"
     data = _open(source, split, options, memory_limit)
@@ -146,9 +154,10 @@ def _open_split(chosen: Path, splits: Sequence[Path], options: ReaderOptions) ->
 def _open_file(path: Path, options: ReaderOptions) -> Dataset:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
+        advice = _CONVERSIONS.get(path.suffix.lower(), "")
         raise DataError(
             f"{path}: files of this kind ({path.suffix or 'no suffix'}) cannot be read\n"
-            f"supported are {', '.join(READERS)}, and folders of images"
+            f"{advice}supported are {', '.join(READERS)}, and folders of images"
         )
     return reader(path, options)
 
@@ -199,9 +208,11 @@ def _is_image_folder(folder: Path) -> bool:
 
 
 def _open_csv(path: Path, options: ReaderOptions) -> Dataset:
-    options.only(path, "types", "delimiter")
+    options.only(path, "types", "delimiter", "header")
     tab = "\t" if path.suffix.lower() == ".tsv" else None
-    return CsvDataset(path, delimiter=options.delimiter or tab, types=options.types)
+    return CsvDataset(
+        path, delimiter=options.delimiter or tab, types=options.types, header=options.header
+    )
 
 
 def _open_json(path: Path, options: ReaderOptions) -> Dataset:

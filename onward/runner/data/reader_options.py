@@ -18,6 +18,7 @@ class ReaderOptions:
     columns: Sequence[str] | None = None  # every reader takes it
     types: Mapping[str, str] | None = None
     delimiter: str | None = None
+    header: bool | None = None
     image_size: tuple[int, int] | None = None
     channels: int | None = None
     skip_broken: bool | None = None
@@ -31,6 +32,7 @@ class ReaderOptions:
             self,
             columns=settings.optional(settings.listed),
             delimiter=settings.optional(settings.nonempty_name),
+            header=settings.optional(settings.true_or_false),
             image_size=settings.optional(settings.several(length, "(height, width)", 2)),
             skip_broken=settings.optional(settings.true_or_false),
             block=settings.optional(length),

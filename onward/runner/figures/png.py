@@ -9,6 +9,7 @@ from typing import Any
 
 from onward.errors import PackageMissing
 from onward.runner.figures.figure import BACKGROUND, Box, Dot, Figure, Line, Point, Words
+from onward.runner.figures.fonts import font_for
 
 _SCALE = 2  # pixels per unit of the figure
 _FINER = 2  # drawn at this many times the size and then reduced, which smooths edges
@@ -57,18 +58,18 @@ def _draw_line(draw: Any, line: Line, finer: int) -> None:
 
 
 def _draw_words(picture: Any, draw: Any, words: Words, finer: int) -> None:
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
-    font: Any = ImageFont.load_default(words.size * finer)
+    font, text = font_for(words.text, words.size * finer)
     anchor = {"start": "l", "middle": "m", "end": "r"}[words.anchor] + "s"
     x, y = words.at[0] * finer, words.at[1] * finer
     if not words.upright:
-        draw.text((x, y), words.text, fill=words.color, font=font, anchor=anchor)
+        draw.text((x, y), text, fill=words.color, font=font, anchor=anchor)
         return
     # drawn on a square around its anchor, which is turned and then used as a mask
-    half = math.ceil(font.getlength(words.text)) + math.ceil(words.size * finer)
+    half = math.ceil(font.getlength(text)) + math.ceil(words.size * finer)
     mask = Image.new("L", (2 * half, 2 * half), 0)
-    ImageDraw.Draw(mask).text((half, half), words.text, fill=255, font=font, anchor=anchor)
+    ImageDraw.Draw(mask).text((half, half), text, fill=255, font=font, anchor=anchor)
     picture.paste(words.color, (round(x) - half, round(y) - half), mask.rotate(90))
 
 

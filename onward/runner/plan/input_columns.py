@@ -20,10 +20,12 @@ def match_inputs(
     ports: ModelPorts,
     target: str | None,
     keep_one: bool,
+    unread: Sequence[str] = (),
 ) -> tuple[Matched, list[ChosenSetting]]:
     """The columns of every input, and why.
 
     `keep_one`: the target is not known by name, so columns that no input needs may be left.
+    `unread`: columns of the data whose type cannot be read, for the message of an error.
     """
     matched, choices = _given(config, columns, ports)
     free = [name for name in columns if name != target and name not in _taken(matched)]
@@ -50,7 +52,7 @@ def match_inputs(
             raise _unmatched(port, arrays, columns, config.tokenizer)
         joined = _joined(port, free, columns, keep_one) if len(rest) == 1 else []
         if not joined:
-            raise _unmatched(port, free, columns, config.tokenizer)
+            raise _unmatched(port, free, columns, config.tokenizer, unread)
         matched[port.name] = tuple(joined)
         shown = ", ".join(joined) if len(joined) < 6 else f"{joined[0]} ... {joined[-1]}"
         choices.append(ChosenSetting(f"input {port.name}", shown, f"{len(joined)} columns, joined"))
@@ -161,12 +163,23 @@ def texts_for_tokens(port: TensorPort, column: str, tokenizer: str | None) -> Da
 
 
 def _unmatched(
-    port: TensorPort, free: Sequence[str], columns: Mapping[str, Column], tokenizer: str | None
+    port: TensorPort,
+    free: Sequence[str],
+    columns: Mapping[str, Column],
+    tokenizer: str | None,
+    unread: Sequence[str] = (),
 ) -> DataError:
     texts = [name for name in free if columns[name].dtype == TEXT]
     if texts and not port.is_float and not port.is_text:
         return texts_for_tokens(port, texts[0], tokenizer)
     shown = ", ".join(f"{name!r} ({columns[name]})" for name in list(free)[:8]) or "none"
+    if not free and unread:
+        return DataError(
+            f"no column is left for the model's input {port.name!r}, {port}: "
+            f"{list_names(unread[:8])} {'has' if len(unread) == 1 else 'have'} "
+            "values that cannot be read (nested, or mixed)\n"
+            "write their fields as columns of their own"
+        )
     return DataError(
         f"which column feeds the model's input {port.name!r}, {port}? left are {shown}\n"
         f"say it: inputs={{{port.name!r}: [{list_names(free[:1]) if free else '...'}]}}"

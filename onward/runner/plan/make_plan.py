@@ -17,7 +17,7 @@ from onward.graph.graph_ops import taken_names
 from onward.passes.training_mode import free_name
 from onward.runner.config import CHARACTERS, TrainConfig
 from onward.runner.data.batches import Batches, Feeds
-from onward.runner.data.dataset import Column, choose_columns
+from onward.runner.data.dataset import UNREADABLE, Column, choose_columns
 from onward.runner.data.in_memory import paired_target
 from onward.runner.data.text_files import NEXT_TOKENS, Vocabulary
 from onward.runner.finetune.adapt import adapt_model
@@ -52,6 +52,7 @@ from onward.runner.plan.plan_metrics import (
     choose_scores,
 )
 from onward.runner.plan.preprocessing import Preprocessing, read_preprocessing
+from onward.runner.plan.row_norms import keep_row_norms, leaves_one_row
 from onward.runner.plan.row_split import RowSplit, split_rows
 from onward.runner.plan.row_weights import check_row_weights, read_row_weights, weighted
 from onward.runner.plan.score_ending import TWO_SCORES
@@ -121,6 +122,8 @@ def make_plan(
     is_own = any(value.name == output for value in loaded.graph.outputs)  # not behind a ZipMap
     adapted = adapt_model(config, loaded, calibration, [output] if is_own else None)
     choices += [ChosenSetting("model", note, "as given") for note in adapted.notes]
+    adapted, made = keep_row_norms(adapted, batch)
+    choices += made
     trained = choose_output(read_ports(adapted.model), adapted.output or output, None)
     feed = _new_feed(adapted.model, "target")
     if facts is None and config.loss != "output":
@@ -155,8 +158,10 @@ def make_plan(
     if weights is not None:
         why = f"mean {weights.mean:.4g}; rows that are held out count alike"
         choices.append(ChosenSetting("row weights", weights.column, why))
+    drops_last, made = leaves_one_row(adapted, len(rows.training), batch)
+    choices += made
     training, evaluated = make_batches(
-        config, opened, rows, facts, preprocessing, reads, batch, weights
+        config, opened, rows, facts, preprocessing, reads, batch, weights, drops_last
     )
     steps = count_steps(config, len(training))
     optimizer, made = make_optimizer(config)
@@ -241,7 +246,12 @@ def _read_columns(
             config, rest = without_inputs(config, ports, made_of_text)
             columns = {n: each for n, each in columns.items() if n not in vocabulary.columns}
         keep_one = target is None and config.loss != "output" and not is_reconstruction(ports)
-        matched, found = match_inputs(config, columns, rest, target, keep_one)
+        unread = [
+            name
+            for name, each in opened.training.columns.items()
+            if each.dtype == UNREADABLE and name not in config.ignore_columns
+        ]
+        matched, found = match_inputs(config, columns, rest, target, keep_one, unread)
         choices += found
     if vocabulary is None:
         _check_no_text_settings(config, columns)

@@ -39,6 +39,7 @@ def make_batches(
     port: TensorPort,
     size: int,
     weights: RowWeights | None = None,
+    drops_last: bool = False,
 ) -> tuple[Batches, Batches | None]:
     """The batches of training, and those of evaluation: neither shuffled nor augmented."""
     images = find_images(preprocessing.inputs, opened.training)
@@ -60,7 +61,7 @@ def make_batches(
         opened.training,
         size,
         seed=config.seed,
-        drop_last=is_fixed,
+        drop_last=is_fixed or drops_last,
         positions=rows.training,
         order=balanced_order(config, opened.training, rows.training, facts),
         columns=columns if weights is None else [*columns, weights.column],

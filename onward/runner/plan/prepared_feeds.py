@@ -17,6 +17,7 @@ from onward.errors import ColumnMissing, DataError, FeedError
 from onward.graph.paths import check_exists
 from onward.lazy import LazyModule
 from onward.runner.data.class_labels import OneHotColumn
+from onward.runner.data.csv_header import are_numbered
 from onward.runner.data.dataset import TEXT as TEXT_TYPE
 from onward.runner.data.dataset import Array, Dataset
 from onward.runner.data.image_folder import (
@@ -34,6 +35,7 @@ from onward.runner.plan.preprocessing import METADATA_KEY, TEXT, Preprocessing
 
 onnx = LazyModule("onnx")  # loaded when a model is read
 
+_CSV = (".csv", ".tsv")
 _TYPED = (".csv", ".tsv", ".jsonl", ".ndjson")  # readers that take types
 _FEED_SUFFIXES = (".npz", ".npy", ".json", ".pb")  # of files that hold feeds
 
@@ -143,14 +145,16 @@ def _open(files: Sequence[Path], preprocessing: Preprocessing) -> Dataset:
             f"give feeds (.npy, .npz, .json), data ({', '.join(READERS)}), images, or a folder"
         )
     types = _types(preprocessing) if all(each.suffix.lower() in _TYPED for each in files) else None
+    numbered = are_numbered(preprocessing.needed_columns(target=False))
+    header = False if numbered and all(each.suffix.lower() in _CSV for each in files) else None
     source = files[0] if len(files) == 1 else list(files)
     if holds_arrow(source) and any(len(each.shape) == 4 for each in preprocessing.inputs):
         size, channels = _image_form(_image_source(files[0], preprocessing))
         return open_data(source, image_size=size, channels=channels)
     try:
-        return open_data(source, types=types)
+        return open_data(source, types=types, header=header)
     except ColumnMissing:
-        return open_data(source)  # reading the columns says which one is missing
+        return open_data(source, header=header)  # reading the columns says which one is missing
 
 
 def _types(preprocessing: Preprocessing) -> dict[str, str] | None:

@@ -35,7 +35,10 @@ def split_rows(config: TrainConfig, data: TrainingData, facts: TargetFacts | Non
         rows = np.arange(len(data.validation))
         if not len(rows):
             raise DataError("the validation data has no rows\ngive other data, or none")
-        choice = ChosenSetting("validation", _rows(len(rows)), "data of their own")
+        why = "data of their own"
+        if config.validation_split != TrainConfig.model_fields["validation_split"].default:
+            why += f"; validation_split {config.validation_split:g} is not used"
+        choice = ChosenSetting("validation", _rows(len(rows)), why)
         return RowSplit(np.arange(count), rows, data.validation, choice)
     if not config.validation_split:
         choice = ChosenSetting("validation", "none", "validation_split is 0")

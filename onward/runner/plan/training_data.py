@@ -14,7 +14,15 @@ from onward.graph.paths import check_exists
 from onward.message_text import suggest_names
 from onward.runner.config import TrainConfig
 from onward.runner.data.characters import CharacterVocabulary
-from onward.runner.data.dataset import IMAGE, UNREADABLE, Dataset, names_of_classes
+from onward.runner.data.csv_files import CsvDataset
+from onward.runner.data.csv_header import are_numbered
+from onward.runner.data.dataset import (
+    IMAGE,
+    UNREADABLE,
+    Dataset,
+    JoinedDatasets,
+    names_of_classes,
+)
 from onward.runner.data.image_folder import ImageFolder, has_images, subfolders
 from onward.runner.data.in_memory import PairedDataset, paired_target
 from onward.runner.data.joined_columns import JoinedColumns
@@ -93,6 +101,7 @@ def open_training_data(
         if config.block is not None and (_are_arrays(source) or not fields):
             settings["block"] = config.block  # texts in columns are cut later
     training = open_data(source, **settings)
+    choices += _header_choices(training)
     choices += [
         ChosenSetting("left out", name, "its values are not numbers, texts, images or arrays")
         for name, column in training.columns.items()
@@ -100,6 +109,8 @@ def open_training_data(
     ]
     evaluated = None
     if held_out is not None:
+        if _is_csv(held_out) and are_numbered(training.columns):
+            settings.setdefault("header", False)
         evaluated = _open_held_out(held_out, split if held_out is splits.get(split or "") else None,
                                    source, settings, training)  # fmt: skip
         _check_same_columns(training, evaluated, config.ignore_columns)
@@ -130,7 +141,9 @@ def _target_parts(config: TrainConfig, data: Dataset) -> list[str]:
 
 def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, Any]:
     """The settings of the reader; None are left out, for a reader refuses what it does not take."""
-    settings: dict[str, Any] = {"types": config.types, "delimiter": config.delimiter}
+    settings: dict[str, Any] = {
+        "types": config.types, "delimiter": config.delimiter, "header": config.header,
+    }  # fmt: skip
     if config.skip_broken and not _is_image_folder(source):
         raise OptionError("skip_broken is for folders of images\nleave it out")
     image = next((each for each in ports.inputs if len(each.shape) == 4), None)
@@ -140,6 +153,22 @@ def _settings(config: TrainConfig, source: Any, ports: ModelPorts) -> dict[str, 
             settings["image_size"] = (height, width)
         settings |= {"channels": channels, "skip_broken": config.skip_broken or None}
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _header_choices(data: Dataset) -> list[ChosenSetting]:
+    """Whether the first line of CSV files was taken for names, where that is not plain to see."""
+    parts = data.parts if isinstance(data, JoinedDatasets) else (data,)
+    found = [each for each in parts if isinstance(each, CsvDataset) and each.header.why]
+    if not found:
+        return []
+    first = found[0]
+    if first.header.is_there:
+        value, say = "names in the first line", "--no-header if it is a row"
+    else:
+        names = list(first.columns)
+        value = f"none: columns are called {names[0]} to {names[-1]}"
+        say = "--header if it has names"
+    return [ChosenSetting("header", value, f"{first.header.why}; {say}")]
 
 
 def _open_held_out(
@@ -176,6 +205,11 @@ def _check_same_columns(training: Dataset, evaluated: Dataset, ignored: Sequence
                 f"column {name!r} is {column} in the training data, but {other} in the validation "
                 f"data\nsay what it is, such as types={{{name!r}: 'text'}}"
             )
+
+
+def _is_csv(source: Any) -> bool:
+    listed = source if isinstance(source, (list, tuple)) else [source]
+    return all(_is_path(each) and Path(each).suffix.lower() in (".csv", ".tsv") for each in listed)
 
 
 def _text_files(source: Any) -> list[Path]:

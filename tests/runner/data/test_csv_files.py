@@ -77,6 +77,15 @@ def test_the_delimiter_is_found_in_the_header(write: Write, delimiter: str) -> N
     assert data.read([0])["b"].tolist() == ["x,y"]
 
 
+def test_spaces_after_the_delimiters_of_all_names(write: Write) -> None:
+    data = CsvDataset(write('a, kind\n1, "x, y"\n2, z\n'))
+    assert data.read([0, 1])["kind"].tolist() == ["x, y", "z"]
+    data = CsvDataset(write("kind\n x\n"))
+    assert data.read([0])["kind"].tolist() == [" x"]
+    data = CsvDataset(write("a,kind\n1, x\n"))  # a value of its own
+    assert data.read([0])["kind"].tolist() == [" x"]
+
+
 def test_chunks_of_the_file_do_not_show(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onward.runner.data.line_index._CHUNK", 7)
     path = write("\ufeffa,b\r\n" + "".join(f'{n},"q\n{n}"\r\n\r\n' for n in range(20)))
@@ -91,10 +100,12 @@ WRONG = {
     "blank": ("\n\n", "data.csv is empty"),
     "only a mark": ("\ufeff", "data.csv is empty"),
     "no rows": ("a,b\n", "it has a header, but no rows"),
-    "no header": ("1,2\n3,4\n", "data.csv has no header: its first line is '1', '2'"),
     "same names": ("a,a\n1,2\n", "the header names 'a' twice"),
-    "few fields": ("a,b\n1,2\n3\n", "line 3 has 1 fields, but the header has 2\nthe field of co"),
-    "many fields": ("a,b\n1,2,3\n", "line 2 has 3 fields, but the header has 2\nquote fields"),
+    "few fields": (
+        "a,b\n1,2\n3\n",
+        "line 3 has 1 fields, but the first line has 2\nthe field of co",
+    ),
+    "many fields": ("a,b\n1,2,3\n", "line 2 has 3 fields, but the first line has 2\nquote fields"),
     "old line breaks": ("a,b\r1,2\r", "has line breaks of a carriage return alone"),
     "open quote": ('a,b\n1,"x\n2,y\n', "the field that is quoted in line 2 never ends"),
 }
@@ -106,6 +117,52 @@ def test_a_wrong_file_is_refused_when_it_is_opened(write: Write, case: str) -> N
     with pytest.raises(DataError) as caught:
         CsvDataset(write(text))
     assert message in str(caught.value)
+
+
+HEADERS = {
+    "names over numbers": ("a,b\n1,x\n2,y\n", ["a", "b"], ""),
+    "texts only": ("name,kind\nann,x\nbob,y\n", ["name", "kind"], ""),
+    "numbers only": ("1,2\n3,4\n", ["column0", "column1"], "has the types of the rows below"),
+    "a row": ("5.1,3.5,setosa\n4,3,virginica\n", ["column0", "column1", "column2"], "has the type"),
+    "with a missing number": (
+        "5.1,,b\n4,3,c\n",
+        ["column0", "column1", "column2"],
+        "has the types",
+    ),
+    "years": (
+        "city,pop,1990,2000\na,1,2,3\n",
+        ["city", "pop", "1990", "2000"],
+        "'pop' in its first",
+    ),
+    "pixels": ("kind,0,1,2\ncat,5,6,7\n", ["kind", "0", "1", "2"], "its first line counts"),
+    "numbers over texts": ("10115,x\n01067,y\n", ["column0", "column1"], "has the types"),
+    "numbered names": ("column0,column1\n1,2\n", ["column0", "column1"], ""),
+    "one line": ("a,1\n", None, "it has a header, but no rows"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_header_is_found_by_types(write: Write, case: str) -> None:
+    text, names, why = HEADERS[case]
+    if names is None:
+        with pytest.raises(DataError, match=why):
+            CsvDataset(write(text))
+        return
+    data = CsvDataset(write(text))
+    assert list(data.columns) == names and why in data.header.why
+    is_there = names[0] != "column0" or text.startswith("column0")
+    assert len(data) == text.count("\n") - is_there
+    assert str(data.read([0])[names[-1]][0]) == text.splitlines()[is_there].split(",")[-1]
+
+
+def test_a_header_may_be_said(write: Write) -> None:
+    path = write("5.1,setosa\n4,virginica\n")
+    assert list(CsvDataset(path, header=True).columns) == ["5.1", "setosa"]
+    path = write("a,b\n1,x\n")
+    data = CsvDataset(path, header=False)
+    assert len(data) == 2 and data.read([0])["column0"].tolist() == ["a"]
+    path = write("name,1\nann,2\n")
+    assert list(CsvDataset(path, types={"name": "text"}).columns) == ["name", "1"]
 
 
 def test_a_wrong_type_names_its_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

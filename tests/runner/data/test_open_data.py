@@ -117,6 +117,9 @@ def test_an_unknown_suffix_lists_the_supported_ones(tmp_path: Path) -> None:
         open_data(path)
     assert "a.xlsx: files of this kind (.xlsx) cannot be read" in str(caught.value)
     assert all(suffix in str(caught.value) for suffix in READERS)
+    for name, advice in {"a.csv.gz": "unpack it first", "a.json": "into a .jsonl file"}.items():
+        with pytest.raises(DataError, match=rf"cannot be read\n.*{advice}"):
+            open_data(write(tmp_path / name, "x"))
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 import onward
-from onward.runner.finetune.weight_selection import module_name, select_weights
+from onward.runner.architectures.new_model import new_model
+from onward.runner.finetune.weight_selection import known_weights, module_name, select_weights
 
 
 def exported_model() -> ir.Model:
@@ -46,3 +47,8 @@ def test_name_of_a_module_is_read_from_the_node(weight: str, node: str, name: st
     model = op.model(y=op.MatMul(x, op.initializer(weight, np.ones((4, 4), np.float32))))
     next(iter(model.graph)).name = node
     assert module_name(model.graph.initializers[weight]) == name
+
+
+def test_the_ratio_of_a_dropout_is_no_weight() -> None:
+    model = new_model("mlp", features=4, hidden=(5,), classes=3, dropout=0.1)
+    assert all(name.endswith(("weight", "bias")) for name in known_weights(model).names)

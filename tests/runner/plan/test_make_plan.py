@@ -267,11 +267,25 @@ def test_fixed_batch_size_of_a_model_is_kept() -> None:
     assert plan.training.size == 2 and reasons(plan)["batch size"] == "2"
 
 
+def test_columns_that_cannot_be_read_are_named_where_an_input_has_none() -> None:
+    rows = [{"f": {"a": 1.0, "b": 2.0}, "label": n % 3} for n in range(12)]
+    with pytest.raises(DataError, match=r"no column is left for the .* 'f' has values that cannot"):
+        plan_of(mlp(), rows)
+
+
 def test_validation_data_of_its_own() -> None:
     plan = plan_of(mlp(), {"x": X, "label": LABELS}, {"x": X[:5], "label": LABELS[:5]})
     assert plan.sizes == {"training rows": 12, "validation rows": 5}
     with pytest.raises(DataError, match="label 7 in row 1, column 'label', is out of range"):
         plan_of(mlp(), {"x": X, "label": LABELS}, {"x": X[:2], "label": np.array([0, 7])})
+    both = {"x": X, "label": LABELS}
+    shares = {
+        share: next(each.why for each in plan_of(mlp(), both, both, validation_split=share).choices
+                    if each.what == "validation")
+        for share in (0.1, 0.25)
+    }  # fmt: skip
+    assert shares[0.1] == "data of their own"
+    assert shares[0.25] == "data of their own; validation_split 0.25 is not used"
     plan = plan_of(mlp(), {"x": X, "label": LABELS}, validation_split=0)
     assert plan.validation is None and plan.monitor == "loss" and not plan.higher_is_better
 

@@ -94,3 +94,23 @@ def test_text_is_encoded_with_the_vocabulary(tmp_path: Path) -> None:
     (tmp_path / "prompt.txt").write_text("hex")
     with pytest.raises(DataError, match="has 'x' as character 2"):
         prepare_feeds(path, [str(tmp_path / "prompt.txt")])
+
+
+def test_a_csv_file_without_a_header(tmp_path: Path) -> None:
+    rows = list(zip(*table().values()))
+    lines = [",".join(map(str, row)) for row in rows]
+    data, few = tmp_path / "data.csv", tmp_path / "few.csv"
+    data.write_text("\n".join(lines))
+    few.write_text(lines[0])  # one line: its types say nothing
+    plan = plan_of(mlp(), data, few)
+    [said] = [str(each) for each in plan.choices if each.what == "header"]
+    assert said.startswith("header: none: columns are called column0 to column4 (its first line, ")
+    assert said.endswith("has the types of the rows below; --header if it has names)")
+    assert plan.sizes == {"training rows": 20, "validation rows": 1}
+    path = export(plan, tmp_path / "model.onnx")
+    found = prepare_feeds(path, [str(few)])
+    assert found is not None and found.feeds["x"].shape == (1, 4)
+    data.write_text("\n".join([",".join(["a", "b", "7", "d", "kind"]), *lines]))
+    choices = {each.what: each for each in plan_of(mlp(), data).choices}
+    assert choices["header"].value == "names in the first line"
+    assert "--no-header if it is a row" in choices["header"].why
