@@ -20,7 +20,11 @@ from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.one_graph import OneGraph
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
-from onward.distributed.same_program import check_same_program, failing_together
+from onward.distributed.same_program import (
+    check_same_engine,
+    check_same_program,
+    failing_together,
+)
 from onward.distributed.sharding.sharded_exchange import ShardedExchange
 from onward.errors import OptionError
 from onward.programs.bucket_parts import shard_buckets
@@ -101,6 +105,7 @@ def open_in_groups(
     open_engine = _open_whole if groups.shards.size == 1 else _open_sharded
     with failing_together(groups.whole):
         engine, exchange, names = open_engine(buckets, options, providers, groups)
+    check_same_engine(groups.whole, engine, names[0])
     engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     copy_from_first(groups, program.neutral.layout, exchange.store)
     method = _choose_gradient_method(engine, exchange, groups, buckets)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onward.distributed.communicator import Communicator
@@ -15,19 +16,51 @@ from onward.errors import DistributedError, OnwardError
 from onward.message_text import first_line
 from onward.programs.program import Program
 
+_SAMPLE = 4096  # elements of a tensor that are compared
 _TENSORS = (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS)
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def check_same_program(group: Communicator, program: Program) -> None:
     """Refuse processes that would train different models, or with different settings."""
-    own = _digest(program)
-    for rank, other in enumerate(group.gather_objects(own)):
+    own, sums = _digest(program), _frozen_sums(program.evaluate)
+    for rank, (other, other_sums) in enumerate(group.gather_objects((own, sums))):
         if other != own:
             raise DistributedError(
                 f"process {group.rank} and process {rank} train different models, or with "
                 "different settings\ngive every process the same model, loss, optimizer and options"
             )
+        for name in sums.keys() & other_sums.keys():
+            # folded constants may differ in their last bits between kinds of processors
+            if not np.allclose(sums[name], other_sums[name], rtol=1e-3, atol=1e-6, equal_nan=True):
+                raise DistributedError(
+                    f"process {group.rank} and process {rank} have other numbers in the frozen "
+                    f"weight {name!r}\ngive every process the same model file"
+                )
+
+
+def check_same_engine(group: Communicator, engine: object, provider: str) -> None:
+    """Refuse engines that would call the collectives in different orders."""
+    own = type(engine).__name__
+    for rank, (kind, other) in enumerate(group.gather_objects((own, provider))):
+        if kind != own:
+            raise DistributedError(
+                f"process {group.rank} trains with {provider}, but process {rank} with {other}\n"
+                "give every process the same providers"
+            )
+
+
+def _frozen_sums(model: ir.Model) -> dict[str, tuple[float, float]]:
+    """Sums over a sample of each tensor of floats in a graph: of the values, of their sizes."""
+    found = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype.is_floating_point() and tensor.size:
+            flat = tensor.numpy().reshape(-1)
+            sample = flat[:: max(1, flat.size // _SAMPLE)].astype(np.float64)
+            size = float(np.abs(sample).sum())
+            found[name] = (float(sample.sum()) + size, size)  # no sum near 0 by chance
+    return found
 
 
 def _digest(program: Program) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from onward import TrainingSession, losses, optimizers
@@ -14,7 +15,7 @@ from onward.distributed import Parallel
 from onward.errors import DistributedError, OnwardError
 from onward.graph.builder import OpBuilder
 from tests.distributed.group_of_processes import run_processes
-from tests.distributed.training_cases import batches, open_session, part
+from tests.distributed.training_cases import batches, classifier, open_session, part
 
 pytestmark = pytest.mark.integration
 
@@ -115,3 +116,39 @@ def test_an_engine_that_one_process_cannot_open_is_an_error_of_all() -> None:
     first, second = run_processes(open_where_one_fails, 2, timeout=100)
     assert "no such device" in second
     assert first == f"process 1 ended the run: {second.splitlines()[0]}\nsee its own output"
+
+
+def open_with_other_engines(rank: int) -> str:
+    providers = [("torch", {"device": "cpu"})] if rank else ["cpu"]
+    with pytest.raises(DistributedError) as caught:
+        open_session({"providers": providers}, parallel=Parallel(shard=2))
+    return str(caught.value)
+
+
+def test_processes_with_other_engines_are_refused() -> None:
+    first, second = run_processes(open_with_other_engines, 2, timeout=100)
+    assert first.startswith(
+        "process 0 trains with CPUExecutionProvider, but process 1 with TorchExecutionProvider\n"
+    )
+    assert second.startswith("process 1 trains with Torch")
+
+
+def open_with_other_frozen_weights(rank: int) -> str:
+    model = classifier()
+    if rank:
+        value = model.graph.initializers["w0"]
+        assert value.const_value is not None
+        value.const_value = ir.tensor(value.const_value.numpy() * np.float32(1.5), name="w0")
+    loss = losses.CrossEntropy(output="scores")
+    options = {"frozen": ["w0"]}
+    with pytest.raises(DistributedError) as caught:
+        TrainingSession(model, loss, optimizers.SGD(), options, parallel=Parallel())
+    return str(caught.value)
+
+
+def test_processes_with_other_frozen_weights_are_refused() -> None:
+    for rank, text in enumerate(run_processes(open_with_other_frozen_weights, 2, timeout=100)):
+        assert text == (
+            f"process {rank} and process {1 - rank} have other numbers in the frozen weight 'w0'\n"
+            "give every process the same model file"
+        )
