@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,8 @@ from onward.distributed.ring_bytes import Kind, ring_bytes
 from onward.errors import PeerLost
 
 Tensor = torch.Tensor
+
+_OPEN: weakref.WeakSet[Communicator] = weakref.WeakSet()  # those that hold their group
 
 # torch 2.13 renamed them
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -46,6 +49,7 @@ class Communicator:
         self.calls: Counter[str] = Counter()
         ranks = dist.get_process_group_ranks(self.group) if processes else []
         self._others = {rank: processes[rank] for rank in ranks if rank != dist.get_rank()}
+        _OPEN.add(self)
         self.is_on_one_machine = len({processes[rank].host for rank in ranks}) == 1
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> Work:
@@ -138,6 +142,12 @@ class Communicator:
                 f"{describe_loss(str(error), self._others)}\nstart the run again with --resume; "
                 "`onward launch --max-restarts` does it by itself"
             ) from error
+
+
+def release_groups() -> None:
+    """Drop the process groups of all communicators, so that the threads of gloo can end."""
+    for each in list(_OPEN):
+        each.group = None
 
 
 class _Started:

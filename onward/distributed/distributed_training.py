@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.distributed.engine_wrapper import EngineWrapper
-from onward.distributed.exchange import Exchange
+from onward.distributed.exchange import DataParallel, Exchange
 from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.one_graph import OneGraph
 from onward.distributed.process_groups import ProcessGroups
 from onward.distributed.segmented_passes import SegmentedPasses
 from onward.errors import OptionError
-from onward.programs.program import Layout
+from onward.programs.program import Array, Layout
 from onward.providers.provider import Draw, Results, SegmentedTraining, Store
 
 
@@ -96,6 +96,16 @@ class DistributedTraining(EngineWrapper):
         finite = bool(self._engine.update(micro, scale))
         self._exchange.finish_update(finite or not self._layout.settings.skip_nonfinite)
         return finite
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def process_state(self) -> dict[str, Array]:
+        exchange = self._exchange
+        return exchange.process_state() if isinstance(exchange, DataParallel) else {}
+
+    def restore_process_state(self, tensors: Mapping[str, Array]) -> None:
+        if isinstance(self._exchange, DataParallel):
+            self._exchange.restore_process_state(tensors)
 
     # -- evaluation ----------------------------------------------------------------------------
 

@@ -24,6 +24,11 @@ class EngineWrapper:
         self._engine.finite = finite
 
     @property
+    def groups(self) -> ProcessGroups:
+        """The groups that this process is in."""
+        return self._groups
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes that this process has sent to others."""
         groups = (self._groups.whole, self._groups.shards, self._groups.copies)

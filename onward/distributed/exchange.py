@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from onward.distributed.communicator import Communicator, Work
 from onward.distributed.compression.compression import Reducer
 from onward.distributed.compression.uncompressed import SumReducer
+from onward.distributed.kept_states import find_states, name_states
 from onward.distributed.parallel import Parallel
+from onward.errors import OnwardError
 from onward.graph.dtypes import BY_NUMPY
-from onward.programs.program import Layout, gradient_name
+from onward.programs.program import Array, Layout, gradient_name
 from onward.programs.vector_offsets import place_parameters
 from onward.providers.provider import Results, SegmentedTraining, Store
 
@@ -70,6 +73,7 @@ class DataParallel:
     ) -> None:
         self._engine, self._communicator = engine, communicator
         self.is_exact = parallel.compression is None  # a sum is not estimated
+        self._kind = type(parallel.compression).__name__  # in the names of a checkpoint
         self._reducers: list[Reducer] = []
         for update in layout.updates:
             places = place_parameters(layout, update)
@@ -127,6 +131,23 @@ class DataParallel:
 
     def finish_update(self, updated: bool) -> None:
         pass
+
+    def process_state(self) -> dict[str, Array]:
+        states = [each.state() for each in self._reducers]
+        return name_states(self._communicator, self._kind, states)
+
+    def restore_process_state(self, tensors: Mapping[str, Array]) -> None:
+        states = find_states(self._communicator, self._kind, len(self._reducers), tensors)
+        before = [each.state() for each in self._reducers]
+        try:
+            self._restore(states)
+        except OnwardError:
+            self._restore(before)
+            raise
+
+    def _restore(self, states: Sequence[Mapping[str, Array]]) -> None:
+        for reducer, state in zip(self._reducers, states, strict=True):
+            reducer.restore(state)
 
     def infer(self, graph: str, feeds: Any) -> Results:
         results: Results = getattr(self._engine, graph)(feeds)

@@ -7,11 +7,12 @@ from typing import Any
 
 from onward.distributed.engine_wrapper import EngineWrapper
 from onward.distributed.exchange import as_tensor
+from onward.distributed.kept_states import find_states, name_states
 from onward.distributed.local_sgd import average_vectors
-from onward.distributed.local_steps import LocalSteps
+from onward.distributed.local_steps import LocalSteps, WeightAverager
 from onward.distributed.process_groups import ProcessGroups
 from onward.errors import FeedError
-from onward.programs.program import Layout
+from onward.programs.program import Array, Layout
 from onward.providers.provider import Draw, Flag, Results, Store, TrainingExecutable
 
 
@@ -31,7 +32,8 @@ class LocalTrainingExecutable(EngineWrapper):
     ) -> None:
         super().__init__(engine, groups, layout)
         self._parameters = [as_tensor(each) for each in engine.store.parameter_buffers()]
-        self._averager = local_steps.open(groups.whole, self._parameters)
+        self._local_steps = local_steps
+        self._averager: WeightAverager | None = None  # from the first update on
 
     @property
     def store(self) -> Store:
@@ -43,6 +45,7 @@ class LocalTrainingExecutable(EngineWrapper):
     def step(
         self, feeds: Mapping[str, Any], draw: Draw, scale: float
     ) -> tuple[Results, Flag] | None:
+        self._open_averager()
         done = self._engine.step(feeds, self._own(draw), scale)
         if done is None:
             raise _no_rows()
@@ -70,6 +73,7 @@ class LocalTrainingExecutable(EngineWrapper):
         self._engine.gradients_changed()
 
     def update(self, micro: int, scale: float) -> Flag:
+        self._open_averager()
         finite = self._engine.update(micro, scale)
         self._average()
         return finite
@@ -80,13 +84,31 @@ class LocalTrainingExecutable(EngineWrapper):
     def predict(self, feeds: Mapping[str, Any]) -> Results:
         return self._engine.predict(feeds)
 
+    def process_state(self) -> dict[str, Array]:
+        states = [] if self._averager is None else [self._averager.state()]
+        return name_states(self._groups.whole, type(self._local_steps).__name__, states)
+
+    def restore_process_state(self, tensors: Mapping[str, Array]) -> None:
+        kind = type(self._local_steps).__name__
+        [state] = find_states(self._groups.whole, kind, 1, tensors)
+        averager = self._local_steps.open(self._groups.whole, self._parameters) if state else None
+        if averager is not None:
+            averager.restore(state)
+        self._averager = averager
+
+    def _open_averager(self) -> WeightAverager:
+        """The averager: it begins with the weights before the first update, set or restored."""
+        if self._averager is None:
+            self._averager = self._local_steps.open(self._groups.whole, self._parameters)
+        return self._averager
+
     def _own(self, draw: Draw) -> Draw:
         whole = self._groups.whole
         return draw._replace(micro=draw.micro * whole.size + whole.rank)
 
     def _average(self) -> None:
         """Average weights and running statistics, if it is time."""
-        if not self._averager.after_update(self._parameters):
+        if not self._open_averager().after_update(self._parameters):
             return
         for name in self._layout.state:
             statistics = as_tensor(self.store.read(name).copy())

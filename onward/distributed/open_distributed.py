@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from onward.distributed.bucket_size import measure_bucket_size
 from onward.distributed.distributed_training import DistributedTraining
+from onward.distributed.engine_wrapper import EngineWrapper
 from onward.distributed.exchange import DataParallel, Exchange, as_tensor
 from onward.distributed.local_steps import LocalSteps
 from onward.distributed.local_training import LocalTrainingExecutable
@@ -20,8 +20,13 @@ from onward.distributed.logical_shards import LogicalShards
 from onward.distributed.one_graph import OneGraph
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import ProcessGroups, join_groups
+from onward.distributed.same_program import (
+    check_same_engine,
+    check_same_program,
+    failing_together,
+)
 from onward.distributed.sharding.sharded_exchange import ShardedExchange
-from onward.errors import DistributedError, OptionError
+from onward.errors import OptionError
 from onward.programs.bucket_parts import shard_buckets
 from onward.programs.buckets import Buckets, program_of_process, split_updates
 from onward.programs.build import build_program
@@ -31,6 +36,7 @@ from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.providers.ort.training.lowered import is_saved_program
 from onward.providers.provider import SegmentedTraining, ShardedTraining, Store
+from onward.sessions.training.auto_engine import EngineOpener
 from onward.sessions.training.open_program import OpenedTraining, open_training, to_program
 from onward.sessions.training.training_program import TrainingProgram
 
@@ -79,7 +85,16 @@ def open_distributed(
             "give the session the model, its loss and its optimizer"
         )
     groups = join_groups(parallel)
-    check_same_program(groups, program.neutral.layout)
+    check_same_program(groups.whole, program.neutral)
+    return open_in_groups(program, options, providers, groups)
+
+
+def open_in_groups(
+    program: TrainingProgram, options: SessionOptions, providers: Asked, groups: ProcessGroups
+) -> OpenedTraining:
+    """Open a program on its engine, in groups that this process is in."""
+    assert program.neutral is not None
+    parallel = groups.parallel
     weight = program.neutral.layout.weight
     if weight.is_approximate and groups.whole.rank == 0:
         log.warning(_HIDDEN_LABELS if weight.hides_labels else _APPROXIMATE)
@@ -88,13 +103,37 @@ def open_distributed(
     size = measure_bucket_size(groups.whole) if parallel.bucket == "auto" else parallel.bucket
     buckets = split_updates(program.neutral, size)
     open_engine = _open_whole if groups.shards.size == 1 else _open_sharded
-    engine, exchange, names = open_engine(buckets, options, providers, groups)
+    with failing_together(groups.whole):
+        engine, exchange, names = open_engine(buckets, options, providers, groups)
+    check_same_engine(groups.whole, engine, names[0])
     engine.all_reduce = lambda vector: groups.whole.all_reduce(as_tensor(vector)).wait()
     copy_from_first(groups, program.neutral.layout, exchange.store)
     method = _choose_gradient_method(engine, exchange, groups, buckets)
     layout = program.neutral.layout
     training = DistributedTraining(engine, exchange, groups, layout, buckets.updates, method)
     return OpenedTraining(training, names)
+
+
+def engine_opener(
+    program: TrainingProgram,
+    options: SessionOptions,
+    opened: OpenedTraining,
+    make_program: Callable[[], TrainingProgram],
+) -> EngineOpener:
+    """How the session of an `opened` engine opens another one, which all processes choose.
+
+    `make_program` compiles the program that is measured: that of one process.
+    """
+    assert isinstance(opened.engine, EngineWrapper)
+    groups = opened.engine.groups
+    measured = make_program() if groups.parallel.sync_batch_norm else program
+    return EngineOpener(
+        measured,
+        lambda providers: open_in_groups(program, options, providers, groups),
+        groups.whole.gather_objects,
+        groups.parallel.timeout / 2,  # one process may be ready at once, another one at the limit
+        is_first=groups.whole.rank == 0,
+    )
 
 
 def _choose_gradient_method(
@@ -122,7 +161,7 @@ def _needs_segments(engine: SegmentedTraining, groups: ProcessGroups, buckets: B
     if len(buckets.updates) == 1:
         return False
     on_gpu = any(as_tensor(each).is_cuda for each in engine.store.parameter_buffers())
-    return on_gpu or not groups.whole.is_on_one_machine
+    return any(groups.whole.gather_objects(on_gpu)) or not groups.whole.is_on_one_machine
 
 
 Opened = tuple[SegmentedTraining, Exchange, list[str]]
@@ -175,23 +214,11 @@ def open_local(
     local_steps: LocalSteps,
 ) -> OpenedTraining:
     """Open a program whose processes train separately and average their weights."""
-    opened = open_training(program, options, providers)
+    with failing_together(groups.whole):
+        opened = open_training(program, options, providers)
     copy_from_first(groups, program.layout, opened.engine.store)
     training = LocalTrainingExecutable(opened.engine, local_steps, groups, program.layout)
     return OpenedTraining(training, opened.providers)
-
-
-def check_same_program(groups: ProcessGroups, layout: Layout) -> None:
-    """Refuse processes that would train different models."""
-    settings = replace(layout.settings, seed=0)
-    text = repr((layout.parameters, layout.updates, layout.state, settings))
-    own = hashlib.sha256(text.encode()).hexdigest()
-    for rank, other in enumerate(groups.whole.gather_objects(own)):
-        if other != own:
-            raise DistributedError(
-                f"process {groups.whole.rank} and process {rank} train different models, or with "
-                "different settings\ngive every process the same model, loss, optimizer and options"
-            )
 
 
 def copy_from_first(groups: ProcessGroups, layout: Layout, store: Store) -> None:

@@ -6,13 +6,13 @@ import atexit
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
 from torch import distributed as dist
 
-from onward.distributed.communicator import Communicator
+from onward.distributed.communicator import Communicator, release_groups
 from onward.distributed.launchers.meeting_point import find_meeting_point
 from onward.distributed.launchers.ranks import Ranks, find_ranks
 from onward.distributed.launchers.rendezvous import show_endpoint
@@ -57,7 +57,7 @@ def join_groups(parallel: Parallel) -> ProcessGroups:
     size = dist.get_world_size()
     parallel = parallel.over(size)
     found = ranks or Ranks(dist.get_rank(), size, 0, 1, "torch.distributed")
-    processes = Communicator().gather_objects(this_process())
+    processes = _exchange_facts(parallel)
     whole = Communicator(processes=processes)
     shard, copies = parallel.shard, size // parallel.shard
     if shard == 1:
@@ -68,6 +68,21 @@ def join_groups(parallel: Parallel) -> ProcessGroups:
     columns = [list(range(i, size, shard)) for i in range(shard)]
     subgroups = [_subgroup(each, processes) for each in (rows, columns)]
     return ProcessGroups(found, parallel, whole, *subgroups)
+
+
+def _exchange_facts(parallel: Parallel) -> list[PeerProcess]:
+    """Who the processes are, by rank; refused if they would share the work in different ways."""
+    everyone = Communicator()
+    comparable = replace(parallel, timeout=1.0, backend="")  # what each may choose for itself
+    facts = everyone.gather_objects((this_process(), repr(comparable), repr(parallel)))
+    own = everyone.rank
+    for rank, (_, other, shown) in enumerate(facts):
+        if other != repr(comparable):
+            raise DistributedError(
+                f"process {own} has {parallel!r}, but process {rank} has {shown}\n"
+                "give every process the same Parallel"
+            )
+    return [process for process, *_ in facts]
 
 
 def _alone(processes: Processes) -> Communicator:
@@ -114,10 +129,12 @@ def _leave() -> None:
     """End the threads of the process group before those of Python.
 
     A thread of gloo may hold the tensor of a collective that has ended a moment ago; if it releases
-    it after Python has ended, the process aborts. A collective that others will not join any more
-    keeps its thread until the timeout: the process does not wait for that one.
+    it after Python has ended, the process aborts. The threads end with the last reference to their
+    group, and a session that a script still has holds one. A collective that others will not join
+    any more keeps its thread until the timeout: the process does not wait for that one.
     """
     if dist.is_initialized():
+        release_groups()
         thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
         thread.start()
         thread.join(_LEAVE_SECONDS)

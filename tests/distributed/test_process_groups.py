@@ -44,12 +44,16 @@ def test_incomplete_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _JOIN_AND_END = """
-import atexit
+import atexit, glob
 from torch import distributed
-atexit.register(lambda: print("initialized:", distributed.is_initialized()))
+def show():
+    names = [open(name).read() for name in glob.glob("/proc/self/task/*/comm")]
+    print("initialized:", distributed.is_initialized(), sum("gloo" in name for name in names))
+atexit.register(show)
 from onward.distributed.parallel import Parallel
 from onward.distributed.process_groups import join_groups
-join_groups(Parallel()).whole.barrier()
+groups = join_groups(Parallel())  # a global of the script: it lives until the end
+groups.whole.barrier()
 """
 
 
@@ -64,4 +68,5 @@ def test_a_process_leaves_its_group_before_python_ends() -> None:
         text=True,
         check=True,
     )
-    assert ended.stdout == "initialized: False\n"
+    # a thread of gloo that lives on may abort the process while Python ends
+    assert ended.stdout == "initialized: False 0\n"

@@ -1,7 +1,13 @@
-"""Race: every candidate is opened, checked and timed; the fastest few then take turns."""
+"""Race: every candidate is opened, checked and timed; the fastest few then take turns.
+
+Several processes may race together, each with its own trials: a candidate is as fast as it is in
+the slowest process, and excluded where any of them excludes it. So all processes have the same
+figures, and decide alike.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
@@ -9,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from onward.errors import OptionError, ProviderError
+from onward.measure.tuning.common_results import Gather, alone, run_together
 from onward.measure.tuning.trials import CallTimes, Candidate, FirstRun
 from onward.measure.tuning.tuning_options import TuningOptions
 from onward.measure.tuning.tuning_result import Row
@@ -49,12 +56,26 @@ def race(
     finished: Finished = lambda _: None,
     *,
     too_slow: float = TOO_SLOW,
+    gather: Gather = alone,
 ) -> list[Row]:
     """Measure every candidate once, and the fastest ones several times in turns.
 
     `progress` gets the candidate that is tried next, `finished` each one's figures. Where torch is
-    `too_slow` times slower than the fastest, Inductor is not tried.
+    `too_slow` times slower than the fastest, Inductor is not tried. `gather` gives the values of
+    all processes that race together.
     """
+
+    def open_trial(trial: RacingTrial) -> FirstRun:
+        opening = trial.open(timeout=options.limit)
+        check(opening.outputs, opening.outputs if expected is None else expected)
+        return opening
+
+    def measure(trial: RacingTrial, seconds: float) -> CallTimes:
+        """The times of the slowest process."""
+        own = run_together(lambda: trial.measure(seconds, timeout=options.limit), gather)
+        everyone: list[CallTimes] = gather(own)
+        return max(everyone, key=lambda each: each.median)
+
     expected: list[Any] | None = None
     rows: dict[Candidate, Row] = {}
     racing: dict[Candidate, tuple[RacingTrial, list[float]]] = {}
@@ -67,22 +88,22 @@ def race(
                 continue
             trial = trials.enter_context(make_trial(candidate))
             try:
-                opening = trial.open(timeout=options.limit)
+                opening = run_together(functools.partial(open_trial, trial), gather)
                 expected = opening.outputs if expected is None else expected
-                check(opening.outputs, expected)
-                trial.measure(options.seconds / 4, timeout=options.limit)  # warm
-                timing = trial.measure(options.seconds, timeout=options.limit)
+                measure(trial, options.seconds / 4)  # warm
+                timing = measure(trial, options.seconds)
             except (ProviderError, OptionError) as error:
                 rows[candidate] = Row(candidate, error=first_line(error))
                 finished(rows[candidate])
                 trial.close()
                 continue
-            rows[candidate] = _row(candidate, opening.seconds, timing, timing.times)
+            first = max(gather(opening.seconds))
+            rows[candidate] = _row(candidate, first, timing, timing.times)
             finished(rows[candidate])
             racing[candidate] = (trial, list(timing.times))
             _drop_the_slow(racing)
         progress(len(listed), len(listed) + 1, "the final")
-        _final(racing, rows, options)
+        _final(racing, rows, options, measure)
     return _ranked(rows, listed)
 
 
@@ -117,12 +138,13 @@ def _final(
     racing: dict[Candidate, tuple[RacingTrial, list[float]]],
     rows: dict[Candidate, Row],
     options: TuningOptions,
+    measure: Callable[[RacingTrial, float], CallTimes],
 ) -> None:
     """Measure the finalists in turns; a single one has won already."""
     for _ in range(ROUNDS if len(racing) > 1 else 0):
         for candidate, (trial, times) in racing.items():
             try:
-                timing = trial.measure(options.seconds, timeout=options.limit)
+                timing = measure(trial, options.seconds)
             except ProviderError as error:
                 rows[candidate] = Row(candidate, error=first_line(error))
                 continue

@@ -18,6 +18,7 @@ import numpy as np
 from onward.errors import OptionError, ProviderError
 from onward.lazy import LazyModule
 from onward.measure.machine import digest, machine, versions
+from onward.measure.tuning.common_results import Gather, alone, run_together
 from onward.measure.tuning.race import Progress, race
 from onward.measure.tuning.training_agreement import TOLERANCES, StepResults, check_agreement
 from onward.measure.tuning.trials import Candidate, Trial
@@ -75,15 +76,19 @@ def tune_training(
     *,
     settings: Mapping[str, Any] | None = None,
     progress: Progress = lambda *_: None,
+    gather: Gather = alone,
 ) -> TuningResult:
     """The result for a program on feeds of these shapes: from the cache, or measured and cached.
 
-    `write_state` writes the checkpoint that the trials start from.
+    `write_state` writes the checkpoint that the trials start from. Several processes that train
+    together have one result, that of the slowest: `gather` gives the values of all of them.
     """
-    place = _cache_file(program, feeds, options, dict(settings or {}))
-    found = None if options.fresh else read_result(place)
+    key = _cache_key(program, feeds, options, dict(settings or {}))
+    keys = gather(key)
+    place = options.cache_folder / f"{key if len(keys) == 1 else digest(*keys)}.json"
+    found = gather(None if options.fresh else read_result(place))[0]
     if found is not None:
-        return found
+        return found  # type: ignore[no-any-return]
     layout, tolerance = program.layout, TOLERANCES[options.precision]
 
     def check(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
@@ -93,10 +98,14 @@ def tune_training(
 
     with tempfile.TemporaryDirectory(prefix="onward-") as name:
         folder, state = Path(name) / "program", Path(name) / "state.safetensors"
-        program_files.write_program(program, folder)
-        write_state(state)
+
+        def write_files() -> None:
+            program_files.write_program(program, folder)
+            write_state(state)
+
+        run_together(write_files, gather)
         rows = race(
-            training_candidates(options, torch_devices(training_engines(options))),
+            _common_candidates(options, gather),
             lambda candidate: Trial(
                 folder, candidate, feeds, weights=state, settings=settings, module=WORKER
             ),
@@ -104,8 +113,19 @@ def tune_training(
             options,
             progress,
             too_slow=_TOO_SLOW,
+            gather=gather,
         )
     return keep_result(rows, {name: list(np.shape(f)) for name, f in feeds.items()}, place)
+
+
+def _common_candidates(options: TuningOptions, gather: Gather) -> list[Candidate]:
+    """The candidates of this machine that all processes have."""
+    own = training_candidates(options, torch_devices(training_engines(options)))
+    listed = gather(own)
+    found = [each for each in listed[0] if all(each in others for others in listed)]
+    if not found:
+        raise ProviderError("the processes have no engine in common")
+    return found
 
 
 def torch_devices(engines: Sequence[str]) -> list[str]:
@@ -124,13 +144,12 @@ def torch_devices(engines: Sequence[str]) -> list[str]:
     return list(reply["devices"])
 
 
-def _cache_file(
+def _cache_key(
     program: Program, feeds: Mapping[str, Any], options: TuningOptions, settings: dict[str, Any]
-) -> Path:
-    """The cache file of a result. Weights are no part of its name: they do not change the speed."""
+) -> str:
+    """What a result is cached under. Weights are no part of it: they do not change the speed."""
     graphs, layout = program_files.step_description(program)
     step = [hashlib.sha256(graph).hexdigest() for graph in graphs]
     kinds = {n: [str(np.asarray(f).dtype), list(np.shape(f))] for n, f in sorted(feeds.items())}
     asked = [options.precision, options.threads, training_engines(options), settings]
-    name = digest("training", step, layout, kinds, machine(), versions(), asked)
-    return options.cache_folder / f"{name}.json"
+    return digest("training", step, layout, kinds, machine(), versions(), asked)

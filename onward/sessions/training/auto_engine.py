@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import FeedError, OnwardError
 from onward.lazy import LazyModule
+from onward.measure.tuning.common_results import Gather, alone
 from onward.measure.tuning.trials import Candidate
 from onward.measure.tuning.tune_training import training_engines, tune_training
 from onward.measure.tuning.tuning_options import trial_settings, tuning_options
@@ -17,6 +19,7 @@ from onward.measure.tuning.tuning_result import CPU, TuningResult
 from onward.programs.arrays import to_plain_array
 from onward.programs.feed_rules import FeedRules
 from onward.programs.program import Array
+from onward.providers.choose import Asked
 from onward.providers.options import SessionOptions
 from onward.sessions.training.open_program import OpenedTraining, open_training
 from onward.sessions.training.training_program import TrainingProgram
@@ -29,17 +32,39 @@ else:  # it loads onnx-ir, which a device may not have
 log = logging.getLogger("onward")
 
 
-class AutoEngine:
-    """The choice of an engine for a session, which holds the default engine until it is made."""
+@dataclass(frozen=True)
+class EngineOpener:
+    """How a session opens its engine, in one process or with others that choose the same one."""
 
-    def __init__(self, program: TrainingProgram, options: SessionOptions, providers: Any) -> None:
+    program: TrainingProgram  # that is measured
+    open: Callable[[Asked], OpenedTraining]
+    gather: Gather = alone  # the values of all processes
+    limit: float = math.inf  # seconds that the others wait for this process
+    is_first: bool = True  # of the processes: the one that logs
+
+
+def opener_of_one(program: TrainingProgram, options: SessionOptions) -> EngineOpener:
+    """The opener of a session that trains in this process alone."""
+    return EngineOpener(program, lambda providers: open_training(program, options, providers))
+
+
+class AutoEngine:
+    """The choice of an engine for a session, which holds the default engine until it is made.
+
+    Processes that train together make it together: every method is called by all of them.
+    """
+
+    def __init__(self, opener: EngineOpener, options: SessionOptions, providers: Any) -> None:
         tuning = tuning_options(providers, options)
-        self._program, self._options, self._tuning = program, options, tuning
-        self._has_choice = program.neutral is not None and training_engines(tuning) != [CPU]
+        tuning = replace(tuning, limit=min(tuning.limit, opener.limit))
+        self._opener, self._options, self._tuning = opener, options, tuning
+        self._program, self._gather = opener.program, opener.gather
+        has_choice = self._program.neutral is not None and training_engines(tuning) != [CPU]
+        self._has_choice = all(self._gather(has_choice))
         self.result: TuningResult | None = None  # None: nothing was measured
 
     def read_batch(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
-        """The feeds as arrays, refused where they do not fit; None for an empty batch."""
+        """The feeds as arrays, refused where they do not fit; None if any process has no rows."""
         if not self._has_choice:
             return {}
         assert self._program.neutral is not None
@@ -52,7 +77,7 @@ class AutoEngine:
         }
         rules.check(arrays)
         rules.check_labels(arrays)
-        return None if rules.is_empty(arrays) else arrays
+        return None if any(self._gather(rules.is_empty(arrays))) else arrays
 
     def choose(
         self, batch: Mapping[str, Array], write_state: Callable[[Path], None], current: list[str]
@@ -69,7 +94,7 @@ class AutoEngine:
                 return None
             named = (candidate.provider, candidate.provider_options)
             try:
-                return open_training(self._program, self._options, [named])
+                return self._opener.open([named])
             except OnwardError as error:
                 first = str(error).partition("\n")[0]
                 log.warning("auto: %s does not open here: %s", candidate, first)
@@ -88,6 +113,7 @@ class AutoEngine:
                 replace(self._tuning, fresh=fresh),
                 settings=trial_settings(self._options),
                 progress=self._log_progress,
+                gather=self._gather,
             )
         except (OnwardError, OSError) as error:  # the disk is full, for example
             log.warning("auto: engines cannot be measured: %s", str(error).partition("\n")[0])
@@ -102,7 +128,7 @@ class AutoEngine:
 
     def _log_progress(self, done: int, total: int, what: str) -> None:
         limit = self._tuning.limit
-        if done == 0:
+        if done == 0 and self._opener.is_first:
             log.warning(
                 "auto: measuring %d engines on the first batch, each in at most %g s; "
                 "the result is cached",

@@ -16,6 +16,7 @@ from onward.providers.provider import Results
 from onward.sessions.closed import CLOSED
 from onward.sessions.training.call_lock import locked
 from onward.sessions.training.open_program import open_training, to_program
+from onward.sessions.training.process_state import read_process_state, restore_process_state
 from onward.sessions.training.session_state import SessionState
 from onward.sessions.training.training_program import TrainingProgram
 from onward.sessions.training.update_cycle import Hook
@@ -69,13 +70,24 @@ class TrainingSession(SessionState):
         chosen = quiet if sess_options is None else SessionOptions.of(sess_options)
         self._auto: AutoEngine | None = None  # until the first batch has chosen an engine
         self._tuning_result: TuningResult | None = None
-        if mentions_auto(providers) and parallel is None:
-            self._auto = auto_engine.AutoEngine(program, chosen, providers)
-            providers = None
+        is_auto = mentions_auto(providers)
+        first = None if is_auto else providers
         if parallel is None:
-            opened = open_training(program, chosen, providers)
+            opened = open_training(program, chosen, first)
         else:
-            opened = _distribution.open_distributed(program, chosen, providers, parallel)
+            opened = _distribution.open_distributed(program, chosen, first, parallel)
+        if is_auto:
+            opener = (
+                auto_engine.opener_of_one(program, chosen)
+                if parallel is None
+                else _distribution.engine_opener(
+                    *(program, chosen, opened),
+                    lambda: to_program(
+                        model, loss, optimizer, _distribution.distributed_options(options)
+                    ),
+                )
+            )
+            self._auto = auto_engine.AutoEngine(opener, chosen, providers)
         super().__init__(program, opened)
 
     @classmethod
@@ -152,6 +164,7 @@ class TrainingSession(SessionState):
             return
         opened = auto.choose(batch, self._write_state, self._providers)
         if opened is not None:
+            restore_process_state(opened.engine, read_process_state(self._engine))
             self._cycle.move_to(opened.engine)
             self._providers = opened.providers
             self._tensors.store = opened.engine.store

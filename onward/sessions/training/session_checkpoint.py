@@ -6,7 +6,7 @@ slots as `optimizer/{slot}/{parameter}`, gradients that await an update as `grad
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,7 @@ from onward.errors import CheckpointError, CheckpointMismatch
 from onward.optimizers.learning_rates import is_state
 from onward.programs.program import Array, Layout, gradient_name
 from onward.providers.provider import Store
+from onward.sessions.training.process_state import PREFIX
 
 _TRAINING = {"updates": Mapping, "scale": Mapping, "seed": int, "micro": int, "finite": bool}
 _UPDATES = {"steps": int, "skipped": int}
@@ -82,9 +83,17 @@ def properties_of(
 
 
 def restore_tensors(
-    layout: Layout, store: Store, tensors: Mapping[str, Array], pending: bool, where: str
+    layout: Layout,
+    store: Store,
+    tensors: Mapping[str, Array],
+    pending: bool,
+    where: str,
+    begin: Callable[[], None] = lambda: None,
 ) -> None:
-    """Copy a checkpoint's tensors to the store; nothing changes if they do not fit."""
+    """Copy a checkpoint's tensors to the store; nothing changes if they do not fit.
+
+    `begin` is called before the first of them is written; what it raises leaves all as it is.
+    """
     if not isinstance(tensors, Mapping):
         raise CheckpointMismatch(
             f"{where} must have a dictionary of tensors, not {type(tensors).__name__}\n"
@@ -93,8 +102,10 @@ def restore_tensors(
     wanted = dict(layout.tensors())
     if pending:
         wanted |= {gradient_name(p.name): wanted[p.name] for p in layout.parameters}
-    specs = tensors.specs if isinstance(tensors, StoredTensors) else tensors
+    every = tensors.specs if isinstance(tensors, StoredTensors) else tensors
+    specs = {name: each for name, each in every.items() if not name.startswith(PREFIX)}
     check_match(specs, {name: empty_like(*spec) for name, spec in wanted.items()}, where)
+    begin()
     for name in wanted:
         store.write(name, tensors[name])
 

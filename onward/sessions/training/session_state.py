@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.checkpoints import tensor_files
-from onward.checkpoints.sharded.pieces import Piece
+from onward.checkpoints.sharded.pieces import Piece, whole_pieces
 from onward.errors import OptionError
 from onward.lazy import LazyModule
 from onward.programs.program import (
@@ -21,6 +21,7 @@ from onward.programs.program import (
 from onward.sessions.training import session_checkpoint
 from onward.sessions.training.call_lock import locked
 from onward.sessions.training.open_program import OpenedTraining
+from onward.sessions.training.process_state import read_process_state, restore_process_state
 from onward.sessions.training.tensor_views import CurrentStore, TensorView, check_tensors
 from onward.sessions.training.training_program import TrainingProgram
 from onward.sessions.training.update_cycle import UpdateCycle
@@ -145,13 +146,16 @@ class SessionState:
     def checkpoint(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors and properties of a checkpoint, for `Checkpoints.save(*..., step=...)`."""
         store, pending = self._engine.store, self._cycle.has_gradients
-        return session_checkpoint.tensors_of(self._layout, store, pending), self._describe_state()
+        tensors = session_checkpoint.tensors_of(self._layout, store, pending)
+        return tensors | read_process_state(self._engine), self._describe_state()
 
     @locked
     def checkpoint_pieces(self) -> tuple[dict[str, Piece], dict[str, Any]]:
         """`checkpoint` in pieces that this process holds, for `ShardedCheckpoints.save`."""
         store, pending = self._engine.store, self._cycle.has_gradients
-        return session_checkpoint.pieces_of(self._layout, store, pending), self._describe_state()
+        pieces = session_checkpoint.pieces_of(self._layout, store, pending)
+        own = whole_pieces(read_process_state(self._engine))
+        return pieces | own, self._describe_state()
 
     def _describe_state(self) -> dict[str, Any]:
         """The properties of a checkpoint."""
@@ -178,7 +182,12 @@ class SessionState:
         )
         store = self._engine.store
         session_checkpoint.restore_tensors(
-            self._layout, store, tensors, training["micro"] > 0, where
+            self._layout,
+            store,
+            tensors,
+            training["micro"] > 0,
+            where,
+            lambda: restore_process_state(self._engine, tensors),
         )
         self._cycle.restore(training)
         self.properties = dict(properties.get("user", {}))
