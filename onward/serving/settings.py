@@ -62,7 +62,10 @@ class ModelSettings(BaseModel):
         BATCH, "auto", "The largest batch; 0: requests are never joined."
     )
     batch_delay: Seconds | Literal["auto"] = _setting(
-        BATCH, "auto", "Seconds to wait for a fuller batch; auto: learned from the model's latency."
+        BATCH,
+        "auto",
+        "Seconds to wait for a fuller batch; auto: learned from the model's latency, as is whether "
+        "to join at all.",
     )
     preferred_batch_sizes: list[Count] = _setting(
         BATCH, [], "Sizes that are sent without waiting longer."
