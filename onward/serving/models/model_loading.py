@@ -105,8 +105,9 @@ class ModelLoader:
             if not wanted:
                 raise InvalidModel(f"model {model.name!r} has no version that its policy serves")
         except Exception as error:
-            model.problem = describe(error)
-            _LOG.error("model %r: %s", model.name, model.problem)
+            before, model.problem = model.problem, describe(error)
+            if model.problem != before:  # files of other models changed: nothing new to say
+                _LOG.error("model %r: %s", model.name, model.problem)
             return LoadFailure(error.with_traceback(None))
         model.problem, model.files = "", files
         loads = [await self._load_version(model, files, n, config, settings) for n in wanted]
@@ -187,6 +188,7 @@ class ModelLoader:
         if version.state == READY and version.stamp == stamp:
             version.reason = ""
             return None
+        before = version.reason
         if version.served is None:
             version.state, version.reason = LOADING, ""
         try:
@@ -203,7 +205,8 @@ class ModelLoader:
         except Exception as error:
             reason = describe(error)
             version.fail(reason)
-            _LOG.error("model %r version %d cannot be loaded: %s", model.name, number, reason)
+            if reason != before:
+                _LOG.error("model %r version %d cannot be loaded: %s", model.name, number, reason)
             return LoadFailure(error.with_traceback(None), number)  # frames hold the model's memory
         return None
 

@@ -335,6 +335,34 @@ def test_what_is_ignored_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
     assert lines == ["model 'a': not supported, and ignored: mystery"]
 
 
+def test_why_a_model_cannot_be_loaded_is_logged_again_only_if_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path / "good/1/model.onnx")
+    path = write_model(tmp_path / "bad/1/model.onnx")
+    path.write_bytes(b"no model")
+    config = write_model(tmp_path / "ugly/1/model.onnx").parents[1] / "config.pbtxt"
+    config.write_text("input {")
+
+    async def main() -> None:
+        async with repository(tmp_path) as (found, _):
+            for text in ("input {", "name: 'other'"):
+                config.write_text(text)
+                for name in ("bad", "ugly", "bad", "ugly"):
+                    await found.reload(name)
+            write_model(path)
+            await found.reload("bad")
+            assert factor(await infer(found, "bad")) == 2
+
+    asyncio.run(main())
+    lines = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [line.split(":")[0] for line in lines] == [
+        "model 'ugly'",
+        "model 'bad' version 1 cannot be loaded",
+        "model 'ugly'",
+    ]
+
+
 @in_loop
 async def test_sessions_functions_and_files_are_added(tmp_path: Path) -> None:
     async with repository() as (found, made):
