@@ -18,6 +18,7 @@ from onward.errors import InvalidModel, OnwardError
 from onward.lazy import LazyModule
 from onward.serving.core import Json
 from onward.serving.models.completed_config import ENSEMBLE
+from onward.serving.models.config_fields import check_fields
 from onward.serving.models.config_settings import settings_of_config
 from onward.serving.models.ensemble import Ensemble
 from onward.serving.models.ensemble_graph import read_ensemble
@@ -104,6 +105,8 @@ class ModelLoader:
             wanted = choose_versions(settings.version_policy, files.versions)
             if not wanted:
                 raise InvalidModel(f"model {model.name!r} has no version that its policy serves")
+            if config is not None:
+                check_fields(config, _where(model, files))
         except Exception as error:
             before, model.problem = model.problem, describe(error)
             if model.problem != before:  # files of other models changed: nothing new to say
