@@ -22,9 +22,12 @@ from onward.errors import (
     OptionError,
     RequestInvalid,
 )
+from onward.serving.instance import is_computation
+from onward.serving.models.open_model import open_source
 from onward.serving.models.repository import Repository
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.settings import ModelSettings, ServingSettings
+from onward.sessions.inference import InferenceSession
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
 
@@ -361,6 +364,11 @@ def test_why_a_model_cannot_be_loaded_is_logged_again_only_if_it_changes(
         "model 'bad' version 1 cannot be loaded",
         "model 'ugly'",
     ]
+
+
+def test_a_session_of_the_user_does_not_run_in_the_thread_of_the_event_loop() -> None:
+    opened = open_source(InferenceSession(scale_model()), ModelSettings(instances=2))
+    assert [is_computation(each) for each in opened.instances] == [False, False]
 
 
 @in_loop
