@@ -92,9 +92,11 @@ class RunningServer:
         for name in sorted({*settings.models} - {*core.repository.table.models, ALL_MODELS}):
             known = suggest_names(name, core.repository.table.models, "the models are")
             LOGGER.warning("settings are given for model %r, which is not there: %s", name, known)
-        self._metrics.watch(core.index, lambda: _in_flight(core), lambda: _stuck(core))
+        self._metrics.watch(
+            core.index, lambda: _in_flight(core), lambda: _stuck(core), lambda: _joining(core)
+        )
         access = Access(settings, self._clock)
-        routes = live_routes(core, self._figures)
+        routes = live_routes(core, self._figures, lambda: _joining(core))
         for is_admin in (False, True) if settings.admin_port is not None else (False,):
             http = HttpServer(
                 core,
@@ -188,6 +190,14 @@ def _in_flight(core: ServerCore) -> dict[tuple[str, str], int]:
 def _stuck(core: ServerCore) -> dict[tuple[str, str], int]:
     return {
         (model.name, str(version.number)): served.stuck_instances
+        for model, version, served in core.repository.table.served()
+        if isinstance(served, ServedModel)
+    }
+
+
+def _joining(core: ServerCore) -> dict[tuple[str, str], int]:
+    return {
+        (model.name, str(version.number)): int(served.joining)
         for model, version, served in core.repository.table.served()
         if isinstance(served, ServedModel)
     }

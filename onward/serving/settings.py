@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+_MOST_INSTANCES = 1024  # a number that is larger is a mistake, and would take all memory
 Port = Annotated[int, Field(ge=0, le=65535)]  # 0: a free one
 
 _CLOSED = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
@@ -62,7 +63,10 @@ class ModelSettings(BaseModel):
         BATCH, "auto", "The largest batch; 0: requests are never joined."
     )
     batch_delay: Seconds | Literal["auto"] = _setting(
-        BATCH, "auto", "Seconds to wait for a fuller batch; auto: learned from the model's latency."
+        BATCH,
+        "auto",
+        "Seconds to wait for a fuller batch; auto: learned from the model's latency, as is whether "
+        "to join at all.",
     )
     preferred_batch_sizes: list[Count] = _setting(
         BATCH, [], "Sizes that are sent without waiting longer."
@@ -94,8 +98,12 @@ class ModelSettings(BaseModel):
     sequence_idle_timeout: Seconds = _setting(
         BATCH, 60.0, "Seconds after which a silent sequence is forgotten."
     )
-    instances: Count | Literal["auto"] = _setting(RUN, 1, "Batches that run at the same time.")
-    workers: int = _setting(RUN, 0, "Worker processes; 0: run in the server's process.", ge=0)
+    instances: Annotated[int, Field(ge=1, le=_MOST_INSTANCES)] | Literal["auto"] = _setting(
+        RUN, 1, "Batches that run at the same time."
+    )
+    workers: int = _setting(
+        RUN, 0, "Worker processes; 0: run in the server's process.", ge=0, le=_MOST_INSTANCES
+    )
     stuck_after: Annotated[float, Field(gt=0)] | Literal["auto"] | None = _setting(
         RUN,
         "auto",

@@ -23,6 +23,7 @@ from onward.errors import (
 )
 from onward.serving.batching.batch import BatchLayout, Feeds, join_feeds, split_outputs
 from onward.serving.batching.batch_check import one_line
+from onward.serving.batching.batch_joining import JoinRule
 from onward.serving.instance import Instance
 from onward.serving.requests import Array, Done, InferRequest, SequencePart
 
@@ -45,6 +46,7 @@ class QueuedRequest:
     feeds: dict[str, Array]
     outputs: tuple[str, ...] | None  # to compute; None: all
     true_rows: int  # along the batch axis
+    lengths: Hashable = ()  # of the inputs that are padded
     cache_key: tuple[Any, ...] | None = None
     is_answered: bool = False  # before its run ended: at its deadline, or because the run is stuck
 
@@ -70,11 +72,17 @@ class BatchRun:
     is_stuck: bool = False
     compiles: bool = False  # it was found to, and may take longer
     instance: Instance | None = None  # that runs it, once it has started
+    rule: JoinRule | None = None  # that formed it; None: one request waited
 
     @property
     def rows(self) -> int:
         """Rows of all of its requests."""
         return sum([work.true_rows for work in self.works])
+
+    @property
+    def elements(self) -> int:
+        """Elements that its clients sent: padding is none."""
+        return sum([array.size for work in self.works for array in work.feeds.values()])
 
     def forget_answered(self) -> None:
         """Leave out the requests that were answered before their run ended."""

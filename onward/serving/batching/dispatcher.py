@@ -14,6 +14,7 @@ import numpy as np
 
 from onward.errors import ModelUnavailable, RequestExpired, ServerOverloaded, ServingError
 from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
+from onward.serving.batching.batch_joining import FixedJoining, LearnedJoining
 from onward.serving.batching.batch_run import BatchRun, Clock, QueuedRequest
 from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 from onward.serving.batching.sequence_batching import SequenceBatching
@@ -40,6 +41,7 @@ class Dispatcher:
         model: str,
         policy: BatchPolicy,
         delay: FixedDelay | LearnedDelay,
+        joining: FixedJoining | LearnedJoining,
         sequences: Sequences | None,
         instances: int,
         run_limit: float,
@@ -49,8 +51,8 @@ class Dispatcher:
         refuse: Callable[[QueuedRequest, ServingError], None],
     ) -> None:
         self._model, self._loop, self._clock = model, loop, clock
-        self._scheduler: BatchScheduler[QueuedRequest] = BatchScheduler(policy, delay)
-        self._delay, self._sequences = delay, sequences
+        self._scheduler: BatchScheduler[QueuedRequest] = BatchScheduler(policy, delay, joining)
+        self._delay, self._joining, self._sequences = delay, joining, sequences
         self._start, self._refuse = start, refuse
         self._instances = self._idle = instances
         self._run_limit = run_limit
@@ -137,7 +139,9 @@ class Dispatcher:
                 break
             self._idle -= 1
             self.running += len(found)
-            self._start(self._open_run(found, now))
+            batch = self._open_run(found, now)
+            batch.rule = scheduler.rule_of_last
+            self._start(batch)
         again = min(again, self._next_deadline, self._next_due)
         if self._sequences is not None:
             self._sequences.forget_idle(now)
@@ -161,6 +165,8 @@ class Dispatcher:
         if batch.was_joined:
             run = batch.ran - batch.joined
             self._delay.observe_run(len(works), batch.rows, run, self._clock())
+        if batch.rule is not None:
+            self._learn_joining(batch, seconds)
         self._seconds_per_request += 0.1 * (seconds / len(works) - self._seconds_per_request)
         if self._sequences is not None:
             for work, answer in zip(works, batch.answers):
@@ -170,6 +176,14 @@ class Dispatcher:
                     self._leave(work, self._take_states(answer))
         if self._scheduler.count or self._sequences is not None:
             self.dispatch()
+
+    def _learn_joining(self, batch: BatchRun, seconds: float) -> None:
+        if batch.rule is None or (
+            len(batch.works) == 1 and isinstance(batch.answers[0], ServingError)
+        ):
+            return
+        if self._joining.observe(batch.rule, batch.elements, seconds):
+            _LOG.info("model %r: %s", self._model, self._joining.explain())
 
     def stop(self) -> list[QueuedRequest]:
         """Drop and return everything that waits; no timer is set any more."""

@@ -25,6 +25,7 @@ class CheckedRequest(NamedTuple):
     rows: int  # along the batch axis; 1 if the model is not batched
     key: Hashable  # requests of the same key can be joined
     outputs: tuple[str, ...] | None  # in the model's order; None: all
+    lengths: tuple[int, ...] = ()  # of the inputs that are padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,15 @@ class RequestCheck:
                 f"inference request batch-size must be <= {self.batching.max_size} "
                 f"for {self.model!r}"
             )
+        lengths: tuple[int, ...] = ()
         if self.batching.layout.padded:
             self.batching.layout.fill_masks(feeds)
-            parts.append(self._bucket(feeds))
+            lengths = self._lengths(feeds)
+            parts.append(self._bucket(lengths))
         if rows <= 0:  # no rows, or no inputs: it runs alone
             parts.append(object())
             rows = 0 if rows == 0 else 1
-        return CheckedRequest(feeds, rows, tuple(parts), selection)
+        return CheckedRequest(feeds, rows, tuple(parts), selection, lengths)
 
     def _check_rows(self, each: _Input, array: Array, rows: int) -> int:
         """The rows of a request, which all of its inputs must have; -1: not known yet."""
@@ -177,11 +180,15 @@ class RequestCheck:
             self._selections[asked] = found
         return found
 
-    def _bucket(self, feeds: Mapping[str, Array]) -> int:
+    def _lengths(self, feeds: Mapping[str, Array]) -> tuple[int, ...]:
+        padded = self.batching.layout.padded
+        return tuple(
+            [feeds[name].shape[each.axis] for name, each in padded.items() if name in feeds]
+        )
+
+    def _bucket(self, lengths: Sequence[int]) -> int:
         if not self._buckets:
             return 0
-        padded = self.batching.layout.padded
-        lengths = [feeds[name].shape[each.axis] for name, each in padded.items() if name in feeds]
         length = max(lengths, default=0)
         return fixed_size(length, self._buckets) if length <= self._buckets[-1] else -1
 

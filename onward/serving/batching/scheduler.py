@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
+from onward.serving.batching.batch_joining import FixedJoining, JoinRule, LearnedJoining
+
 
 class WaitingRequest(Protocol):
     """A waiting request, as the scheduler sees it."""
 
     key: Hashable  # work of the same key can run in one batch
+    lengths: Hashable  # what is padded if they differ within a batch
     rows: int
     priority: int  # 1 is served before 2
     arrival: float
@@ -51,12 +54,20 @@ class BatchPolicy:
 class BatchScheduler(Generic[W]):
     """A bounded queue that forms batches of compatible work.
 
-    Within one key, work leaves by priority and then in the order of its arrival. Among keys whose
-    batch is due, the most urgent and oldest goes first.
+    Within one key, work leaves by priority and then in the order of its arrival; where only equal
+    lengths are joined, those of one length. Among keys whose batch is due, the most urgent and
+    oldest goes first.
     """
 
-    def __init__(self, policy: BatchPolicy, delay: Delay) -> None:
+    def __init__(
+        self,
+        policy: BatchPolicy,
+        delay: Delay,
+        joining: FixedJoining | LearnedJoining | None = None,
+    ) -> None:
         self.policy, self.delay = policy, delay
+        self.joining = joining or FixedJoining()
+        self.rule_of_last: JoinRule | None = None  # None: there was nothing to join it with
         self._queues: dict[Hashable, list[W]] = {}  # each sorted by priority, then arrival
         self._deadlines: list[tuple[float, int, W]] = []  # a heap; work that left is still in it
         self.count = 0  # of waiting work
@@ -126,12 +137,15 @@ class BatchScheduler(Generic[W]):
         `is_urgent`: wait for no other requests. Expired work must have been taken before.
         """
         chosen: tuple[int, float] | None = None
-        size, soonest = 0, math.inf
+        works: list[W] = []
+        soonest = math.inf
+        is_urgent = is_urgent or self.joining.kept == JoinRule.ALONE
         for key, queue in self._queues.items():
             head = queue[0]
             if chosen is not None and chosen <= (head.priority, head.arrival):
                 continue
-            count, rows, is_complete, deadline = self._measure(queue)
+            candidates = self._candidates(queue)
+            count, rows, is_complete, deadline = self._measure(candidates)
             if not (is_urgent or is_complete):
                 start = self.delay.start_time(rows, head.arrival, now)
                 # waiting for others must not let a request expire, nor take the time of its run
@@ -139,10 +153,31 @@ class BatchScheduler(Generic[W]):
                 if start > now:
                     soonest = min(soonest, start)
                     continue
-            chosen, size, chosen_key = (head.priority, head.arrival), count, key
+            chosen, chosen_key = (head.priority, head.arrival), key
+            works = candidates[:count]
         if chosen is None:
             return soonest
-        return self._take(chosen_key, self._queues[chosen_key], 0, size)
+        queue = self._queues[chosen_key]
+        self.rule_of_last = self.joining.take() if len(queue) > 1 else None
+        if works[-1] is queue[len(works) - 1]:
+            return self._take(chosen_key, queue, 0, len(works))
+        for work in works:
+            self.remove(work)
+        return works
+
+    def _candidates(self, queue: list[W]) -> list[W]:
+        """The works of a queue that its next batch may have, its first one among them."""
+        rule = self.joining.next_rule
+        if rule == JoinRule.ALL or len(queue) == 1:
+            return queue
+        head = queue[0]
+        if rule == JoinRule.ALONE:
+            return [head]
+        return [
+            work
+            for work in queue
+            if work.lengths == head.lengths and work.priority == head.priority
+        ]
 
     def _measure(self, queue: list[W]) -> tuple[int, int, bool, float]:
         """What of a queue goes into one batch: works, rows, no reason to wait, first deadline."""

@@ -19,6 +19,7 @@ from typing import Any
 from onward.errors import ModelUnavailable, ServingError
 from onward.serving.batching.batch_check import NotRunnable, run_once
 from onward.serving.batching.batch_delay import FixedDelay, LearnedDelay
+from onward.serving.batching.batch_joining import FixedJoining, JoinRule, LearnedJoining
 from onward.serving.batching.batch_run import (
     BatchRun,
     BatchRunner,
@@ -130,6 +131,11 @@ class ServedModel:
         return self._dispatcher.stuck
 
     @property
+    def joining(self) -> JoinRule:
+        """Which waiting requests are joined."""
+        return self._joining.kept if self.batching.max_size > 1 else JoinRule.ALONE
+
+    @property
     def is_nearly_full(self) -> bool:
         """The queue is at 90 % of its limit, or above."""
         return self.queue_length >= _NEARLY_FULL * self._settings.max_queue_size
@@ -159,6 +165,7 @@ class ServedModel:
                 checked.feeds,
                 checked.outputs,
                 checked.rows,
+                checked.lengths,
             )
             if self._cache is not None and self._answers.look_up(work):
                 return _do_nothing
@@ -236,10 +243,12 @@ class ServedModel:
         can_join = batching.max_size > 1
         preferred = tuple(settings.preferred_batch_sizes) if can_join else ()
         delay = settings.batch_delay if can_join else 0.0
+        self._joining = _choose_joining(settings, batching)
         self._dispatcher = Dispatcher(
             self.name,
             BatchPolicy(max(1, batching.max_size), preferred, settings.max_queue_size),
             LearnedDelay() if delay == "auto" else FixedDelay(delay),
+            self._joining,
             sequences,
             len(self._instances),
             # a worker process ends its own runs; its batch then runs one by one
@@ -304,6 +313,15 @@ class ServedModel:
             self._open.remove(instance)
         if not self._open:
             _resolve(self._when_closed)
+
+
+def _choose_joining(settings: ModelSettings, batching: Batching) -> FixedJoining | LearnedJoining:
+    """Learned if the delay is, and no sizes were asked for."""
+    has_sizes = settings.preferred_batch_sizes or settings.padded_batch_sizes
+    if batching.max_size <= 1 or settings.batch_delay != "auto" or has_sizes:
+        return FixedJoining()
+    equal = (JoinRule.EQUAL,) if batching.layout.padded else ()
+    return LearnedJoining((JoinRule.ALONE, *equal, JoinRule.ALL))
 
 
 def _resolve(waiting: list[asyncio.Future[None]]) -> None:

@@ -12,6 +12,7 @@ from onward.serving.settings import ModelSettings
 
 _TYPE_NAMES = {datatype: name for name, datatype in TYPES.items()}
 ONNX, PYTHON, ENSEMBLE = "onnxruntime_onnx", "python", "ensemble"  # platforms
+_SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")  # one of them
 _BACKENDS = {ONNX: "onnxruntime", PYTHON: "python"}
 
 
@@ -69,6 +70,8 @@ def _keep_given(config: Json, given: Mapping[str, Any]) -> Json:
     """What was written down stays as it was, but for what the model says better."""
     decided = {"name", "platform", "backend", "max_batch_size", "input", "output"}
     kept = {key: value for key, value in given.items() if key not in decided}
+    if any(each in given for each in _SCHEDULERS):
+        config = {key: value for key, value in config.items() if key not in _SCHEDULERS}
     if "optimization" in kept:
         kept["optimization"] = {**config["optimization"], **kept["optimization"]}
     if "instance_group" in kept:

@@ -35,6 +35,12 @@ _MESSAGES = {
     "inputs", "priority_queue_policy",
 }  # fmt: skip
 _SINGLE = {"kind", "data_type", "name", "label_filename", "timeout_action", "model_name"}
+_FLAGS = {
+    "enable", "optional", "is_shape_tensor", "allow_ragged_batch", "is_non_linear_format_io",
+    "preserve_ordering", "allow_timeout_override", "zero_data", "random_data", "eager_batching",
+    "graphs", "busy_wait_events", "output_copy_stream", "passive", "decoupled",
+    "use_same_buffer_for_input_output", "use_growable_memory",
+}  # fmt: skip
 _WHOLE = {"dims", "shape", "gpus", "preferred_batch_size", "versions"}  # lists of whole numbers
 
 TYPES = {
@@ -174,7 +180,14 @@ def _normal(value: Any, where: str, name: str = "") -> Any:
         # null is an unset field in the JSON form of protobuf
         given = {key: each for key, each in snake.items() if each is not None}
         return {key: _normal(each, where, key) for key, each in given.items()}
-    return _message(value, name, where)
+    return _flag(value, name, where) if name in _FLAGS else _message(value, name, where)
+
+
+def _flag(value: Any, name: str, where: str) -> bool:
+    """True or false; text format has 1 and 0 for them too."""
+    if isinstance(value, (bool, int)) and value in (0, 1):
+        return bool(value)
+    raise OptionError(f"{where}: {name} is {value!r}, not true or false")
 
 
 def _message(value: Any, name: str, where: str) -> Any:

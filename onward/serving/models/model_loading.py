@@ -18,6 +18,7 @@ from onward.errors import InvalidModel, OnwardError
 from onward.lazy import LazyModule
 from onward.serving.core import Json
 from onward.serving.models.completed_config import ENSEMBLE
+from onward.serving.models.config_fields import check_fields
 from onward.serving.models.config_settings import settings_of_config
 from onward.serving.models.ensemble import Ensemble
 from onward.serving.models.ensemble_graph import read_ensemble
@@ -104,9 +105,12 @@ class ModelLoader:
             wanted = choose_versions(settings.version_policy, files.versions)
             if not wanted:
                 raise InvalidModel(f"model {model.name!r} has no version that its policy serves")
+            if config is not None:
+                check_fields(config, _where(model, files))
         except Exception as error:
-            model.problem = describe(error)
-            _LOG.error("model %r: %s", model.name, model.problem)
+            before, model.problem = model.problem, describe(error)
+            if model.problem != before:  # files of other models changed: nothing new to say
+                _LOG.error("model %r: %s", model.name, model.problem)
             return LoadFailure(error.with_traceback(None))
         model.problem, model.files = "", files
         loads = [await self._load_version(model, files, n, config, settings) for n in wanted]
@@ -187,6 +191,7 @@ class ModelLoader:
         if version.state == READY and version.stamp == stamp:
             version.reason = ""
             return None
+        before = version.reason
         if version.served is None:
             version.state, version.reason = LOADING, ""
         try:
@@ -203,7 +208,8 @@ class ModelLoader:
         except Exception as error:
             reason = describe(error)
             version.fail(reason)
-            _LOG.error("model %r version %d cannot be loaded: %s", model.name, number, reason)
+            if reason != before:
+                _LOG.error("model %r version %d cannot be loaded: %s", model.name, number, reason)
             return LoadFailure(error.with_traceback(None), number)  # frames hold the model's memory
         return None
 

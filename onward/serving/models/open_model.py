@@ -94,7 +94,8 @@ def open_source(source: Any, settings: ModelSettings) -> OpenedModel:
     """Serve a session or function that the user holds; it stays theirs to close."""
     count = settings.instances if isinstance(settings.instances, int) else 1
     if isinstance(source, InferenceSession):
-        sessions = [SessionInstance(source, owned=False) for _ in range(count)]
+        # it may have a Loop that runs for hours, which must not stop the event loop
+        sessions = [SessionInstance(source, owned=False, has_loop=True) for _ in range(count)]
         found, stored = add_processing([*sessions], settings, Path.cwd(), sessions[0].metadata)
         labels = stored | read_labels(settings.labels, Path.cwd())
         return OpenedModel(found, settings, ONNX, None, labels)

@@ -71,6 +71,7 @@ class SessionInstance:
         options = None
         if self._has_loop:
             options = self._options = RunOptions()
+            options.log_severity_level = 4  # an end by `interrupt` is no error of the engine
         found = zip(names, self._session.run(names, feeds, options), strict=True)
         return {name: class_scores(x) if name in self._class_maps else x for name, x in found}
 
@@ -112,7 +113,7 @@ def open_session_instances(
         if count == 1:
             return [SessionInstance(session, has_loop=has_loop)]
         owned = _CloseLast(session, count)
-        return [SessionInstance(owned) for _ in range(count)]  # type: ignore[arg-type]
+        return [SessionInstance(owned, has_loop=has_loop) for _ in range(count)]  # type: ignore[arg-type]
     except BaseException:
         session.close()
         raise

@@ -1,7 +1,7 @@
 """Metrics of a server in Prometheus' text form; with Triton's names on request.
 
 metrics = Metrics()                    # an Observer
-metrics.watch(core.index, in_flight, stuck)   # what is asked when the metrics are read
+metrics.watch(core.index, in_flight, stuck, joining)   # asked when the metrics are read
 metrics.text()
 
 Numbers are kept in plain lists, which cost a request about a microsecond; prometheus-client only
@@ -89,6 +89,7 @@ class Metrics:
         self._index: Callable[[], list[Json]] = list
         self._in_flight: ReadCounts = dict
         self._stuck: ReadCounts = dict
+        self._joining: ReadCounts = dict
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -98,9 +99,11 @@ class Metrics:
         index: Callable[[], list[Json]],
         in_flight: ReadCounts = dict,
         stuck: ReadCounts = dict,
+        joining: ReadCounts = dict,
     ) -> None:
-        """Ask for models' states, unfinished requests and stuck instances at each reading."""
+        """Ask for models' states, unfinished requests, stuck instances and rules of joining."""
         self._index, self._in_flight, self._stuck = index, in_flight, stuck
+        self._joining = joining
 
     def on_request(
         self,
@@ -178,6 +181,10 @@ class Metrics:
         yield from (batches, queue)
         yield _gauge("onward_in_flight_requests", "Requests that wait or run.", self._in_flight())
         yield _gauge("onward_stuck_instances", "Instances whose run does not end.", self._stuck())
+        yield _gauge(
+            "onward_join_rule", "Requests run: 0 alone, 1 with equal lengths, 2 with all.",
+            self._joining(),
+        )  # fmt: skip
         yield self._ready()
         yield self._histogram("onward_queue_seconds", "Time in the queue.", "queue")
         yield self._histogram(

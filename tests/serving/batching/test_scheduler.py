@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.serving.batching.batch_delay import FixedDelay
+from onward.serving.batching.batch_joining import JoinRule, LearnedJoining
 from onward.serving.batching.scheduler import BatchPolicy, BatchScheduler
 
 
@@ -21,6 +22,7 @@ class Job:
     priority: int = 0
     arrival: float = 0.0
     deadline: float = math.inf
+    lengths: int = 0
 
 
 def make(
@@ -194,6 +196,38 @@ def test_take_all_empties_the_queue() -> None:
     assert scheduler.take_expired(9.0) == []
 
 
+def make_joining(rule: JoinRule, delay: float = 0.0) -> BatchScheduler[Job]:
+    joining = LearnedJoining([rule])
+    return BatchScheduler(BatchPolicy(4), FixedDelay(delay), joining)
+
+
+def test_work_that_is_not_joined_does_not_wait() -> None:
+    scheduler = make_joining(JoinRule.ALONE, delay=0.5)
+    for name in "ab":
+        scheduler.add(Job(name))
+    assert names(scheduler.next_batch(0.0)) == "a"
+    assert scheduler.rule_of_last == JoinRule.ALONE
+    assert names(scheduler.next_batch(0.0)) == "b"
+    assert scheduler.rule_of_last is None  # nothing else waited
+
+
+def test_equal_lengths_are_joined_and_the_oldest_is_first() -> None:
+    scheduler = make_joining(JoinRule.EQUAL)
+    for name, lengths in zip("abcdefg", (1, 2, 1, 2, 1, 1, 1)):
+        scheduler.add(Job(name, lengths=lengths))
+    assert names(scheduler.next_batch(0.0)) == "acef"
+    assert names(scheduler.next_batch(0.0)) == "bd"
+    assert names(scheduler.next_batch(0.0)) == "g"
+    assert len(scheduler) == 0
+
+
+def test_equal_lengths_of_another_priority_are_not_joined() -> None:
+    scheduler = make_joining(JoinRule.EQUAL)
+    for name, lengths, priority in zip("abc", (1, 2, 1), (1, 1, 2)):
+        scheduler.add(Job(name, lengths=lengths, priority=priority))
+    assert [names(scheduler.next_batch(0.0)) for _ in range(3)] == ["a", "b", "c"]
+
+
 ACTIONS = st.one_of(
     st.tuples(
         st.just("add"),
@@ -213,16 +247,24 @@ ACTIONS = st.one_of(
     st.integers(1, 6),
     st.sampled_from([0.0, 0.5, 2.0]),
     st.lists(st.integers(1, 6), max_size=2),
+    st.sampled_from([None, *JoinRule]),
 )
 def test_nothing_is_lost_repeated_or_reordered(
-    actions: list[tuple[object, ...]], max_rows: int, delay: float, preferred: list[int]
+    actions: list[tuple[object, ...]],
+    max_rows: int,
+    delay: float,
+    preferred: list[int],
+    rule: JoinRule | None,
 ) -> None:
     scheduler = make(max_rows, delay, tuple(preferred), max_waiting=20)
+    if rule is not None:
+        scheduler.joining = LearnedJoining([rule])
     now, added, left, batches = 0.0, [], [], []
     for number, action in zip(itertools.count(), [*actions]):
         match action:
             case ("add", str(key), int(rows), int(priority), float(wait)):
-                job = Job(str(number), key, rows, priority, now, now + wait)
+                lengths = number % 2 if rule == JoinRule.EQUAL else 0
+                job = Job(str(number), key, rows, priority, now, now + wait, lengths)
                 if scheduler.add(job):
                     added.append(job)
                 else:
@@ -251,11 +293,11 @@ def test_nothing_is_lost_repeated_or_reordered(
         assert len({job.key for job in batch}) == 1
         assert len(batch) == 1 or sum(job.rows for job in batch) <= max_rows
     order = {id(job): place for place, job in enumerate(added)}
-    for key, priority in itertools.product("pq", (1, 2)):
+    for group in itertools.product("pq", (1, 2), (0, 1)):
         ran = [
             order[id(job)]
             for batch in batches
             for job in batch
-            if (job.key, job.priority) == (key, priority)
+            if (job.key, job.priority, job.lengths) == group
         ]
         assert ran == sorted(ran)

@@ -15,6 +15,7 @@ from onward.errors import (
     OptionError,
     RequestInvalid,
 )
+from onward.serving.batching.batch_joining import JoinRule
 from onward.serving.batching.served_model import ServedModel
 from onward.serving.models.session_instance import SessionInstance as SessionModelInstance
 from onward.serving.requests import Array, InferRequest, InferResponse, RequestedOutput
@@ -400,3 +401,47 @@ async def test_a_quick_model_runs_in_the_loops_thread() -> None:
         assert [first(each) for each in answers] == [0.0, 2.0, 4.0, 6.0, 8.0]
         bad = await infer(model, InferRequest("m", {"x": np.zeros((1, 3), np.float32)}))
         assert isinstance(bad, RequestInvalid)
+
+
+def slow_doubler(clock: Clock) -> FunctionInstance:
+    """A model that takes 10 ms for each row, joined or not."""
+
+    def run(x: Array) -> dict[str, Array]:
+        clock.now += 0.01 * len(x)
+        return {"y": 2 * x}
+
+    return FunctionInstance(doubler().inputs, doubler().outputs, run)
+
+
+@in_loop
+async def test_requests_are_joined_only_where_that_saves_time() -> None:
+    cases = [
+        ({}, JoinRule.ALONE),
+        ({"batch_delay": 0.0}, JoinRule.ALL),
+        ({"preferred_batch_sizes": [2]}, JoinRule.ALL),
+        ({"padded_batch_sizes": [4]}, JoinRule.ALL),
+        ({"max_batch_size": 1}, JoinRule.ALONE),
+    ]
+    for settings, expected in cases:
+        clock, log = Clock(), Log()
+        instance = slow_doubler(clock)
+        async with served(instance, clock=clock, observer=log, **settings) as model:
+            for _ in range(80):
+                answers = await gather(*[submit(model, request(float(n))) for n in range(4)])
+                assert [first(each) for each in answers] == [0.0, 2.0, 4.0, 6.0]
+            assert model.joining == expected, settings
+            assert (len(log.batches) > 170) == (expected == JoinRule.ALONE)
+
+
+@in_loop
+async def test_a_change_of_joining_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    with caplog.at_level("INFO", "onward.serving"):
+        async with served(slow_doubler(clock), clock=clock) as model:
+            while model.joining != JoinRule.ALONE:
+                await gather(*[submit(model, request(float(n))) for n in range(4)])
+    found = [each.getMessage() for each in caplog.records]
+    assert found == [
+        "model 'm': joined requests take 0.99 times as long for each element as alone: "
+        "from now on each runs alone"
+    ]

@@ -13,6 +13,7 @@ import pytest
 from onward.errors import OptionError
 from onward.serving.instance import Instance, is_compiling
 from onward.serving.models.completed_config import ONNX, completed_config
+from onward.serving.models.config_fields import check_fields
 from onward.serving.models.config_pbtxt import parse_text
 from onward.serving.models.config_settings import model_settings, settings_of_config
 from onward.serving.models.config_signature import configured
@@ -341,6 +342,51 @@ def test_the_completed_configuration() -> None:
     plain = completed_config("m", ONNX, None, settings, inputs, outputs, None)
     assert plain["max_batch_size"] == 0 and plain["input"][0]["dims"] == [-1, 4]
     assert "dynamic_batching" not in plain
+
+
+@pytest.mark.parametrize("scheduler", ["sequence_batching { direct {} }", "dynamic_batching {}"])
+def test_the_completed_configuration_has_one_scheduler(scheduler: str) -> None:
+    given = config_of(f"max_batch_size: 8 {scheduler}")
+    settings = ModelSettings(sequence_controls={"s": "start"} if "dynamic" in scheduler else {})
+    inputs = [TensorSpec("x", "FP32", (-1, 4))]
+    batching = SimpleNamespace(max_size=8, axes={"x": 0})
+    found = completed_config("m", ONNX, given, settings, inputs, [], batching)
+    assert [key for key in found if key.endswith("_batching")] == [scheduler.split()[0]]
+    check_fields(found, "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('optimization { graph { level: "high" } }',
+         "m: optimization.graph.level: 'high' is not a whole number"),
+        ("max_batch_size: 99999999999", "m: max_batch_size: Value out of range"),
+        ("version_policy { latest {} all {} }",
+         "m: version_policy: only one policy_choice can be given"),
+        ('parameters { key: "a" value { string_value: 3 } }',
+         "m: parameters.string_value: it must be text"),
+        ("dynamic_batching {} sequence_batching {}", "m: only one scheduling_choice can be given"),
+    ],
+)  # fmt: skip
+def test_values_that_a_field_cannot_have_are_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        check_fields(config_of(text), "m")
+    check_fields(config_of("mystery { a: 1 } optimization { graph { level: 1 } }"), "m")
+
+
+@pytest.mark.parametrize("value", ["yes", '"false"', "2", "0.5"])
+def test_flags_are_true_or_false(value: str) -> None:
+    with pytest.raises(OptionError, match=r"m: enable is .*, not true or false"):
+        config_of(f"response_cache {{ enable: {value} }}")
+    for written, expected in (("1", True), ("0", False), ("t", True), ("False", False)):
+        found = config_of(f"response_cache {{ enable: {written} }}")
+        assert found == {"response_cache": {"enable": expected}}
+
+
+def test_a_number_of_instances_beyond_reason_is_refused() -> None:
+    config = config_of("instance_group { count: 100000000000 }")
+    with pytest.raises(OptionError, match="less than or equal to 1024"):
+        model_settings(settings_of_config(config)[0])
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../other/labels.txt"])

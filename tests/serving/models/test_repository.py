@@ -22,9 +22,12 @@ from onward.errors import (
     OptionError,
     RequestInvalid,
 )
+from onward.serving.instance import is_computation
+from onward.serving.models.open_model import open_source
 from onward.serving.models.repository import Repository
 from onward.serving.requests import InferRequest, InferResponse
 from onward.serving.settings import ModelSettings, ServingSettings
+from onward.sessions.inference import InferenceSession
 from tests.serving.fake_served import FakeServed
 from tests.serving.small_models import scale_model, write_model
 
@@ -333,6 +336,39 @@ def test_what_is_ignored_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptur
     asyncio.run(main())
     lines = [record.message for record in caplog.records if "ignored" in record.message]
     assert lines == ["model 'a': not supported, and ignored: mystery"]
+
+
+def test_why_a_model_cannot_be_loaded_is_logged_again_only_if_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model(tmp_path / "good/1/model.onnx")
+    path = write_model(tmp_path / "bad/1/model.onnx")
+    path.write_bytes(b"no model")
+    config = write_model(tmp_path / "ugly/1/model.onnx").parents[1] / "config.pbtxt"
+    config.write_text("input {")
+
+    async def main() -> None:
+        async with repository(tmp_path) as (found, _):
+            for text in ("input {", "name: 'other'"):
+                config.write_text(text)
+                for name in ("bad", "ugly", "bad", "ugly"):
+                    await found.reload(name)
+            write_model(path)
+            await found.reload("bad")
+            assert factor(await infer(found, "bad")) == 2
+
+    asyncio.run(main())
+    lines = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "model 'bad' version 1 cannot be loaded",
+        "model 'ugly'",
+        "model 'ugly'",
+    ]
+
+
+def test_a_session_of_the_user_does_not_run_in_the_thread_of_the_event_loop() -> None:
+    opened = open_source(InferenceSession(scale_model()), ModelSettings(instances=2))
+    assert [is_computation(each) for each in opened.instances] == [False, False]
 
 
 @in_loop

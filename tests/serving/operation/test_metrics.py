@@ -67,12 +67,18 @@ def test_states_are_asked_when_read() -> None:
         {"name": "digits", "version": "1", "state": "READY"},
         {"name": "faces", "version": "2", "state": "UNAVAILABLE", "reason": "unloaded"},
     ]
-    metrics.watch(lambda: index, lambda: {("digits", "1"): 5}, lambda: {("digits", "1"): 1})
+    metrics.watch(
+        lambda: index,
+        lambda: {("digits", "1"): 5},
+        lambda: {("digits", "1"): 1},
+        lambda: {("digits", "1"): 2},
+    )
     found = samples(metrics)
     assert found["onward_model_ready", "digits", "1"] == 1
     assert found["onward_model_ready", "faces", "2"] == 0
     assert found["onward_in_flight_requests", "digits", "1"] == 5
     assert found["onward_stuck_instances", "digits", "1"] == 1
+    assert found["onward_join_rule", "digits", "1"] == 2
 
 
 def test_names_that_clients_invent_take_no_memory() -> None:

@@ -121,7 +121,7 @@ function drawHead() {
 }
 const COLUMNS = [
   ["req/s", (m) => number(m.throughput)], ["failed/s", (m) => number(m.failures)], ["p50", (m) => seconds(m.p50)],
-  ["p90", (m) => seconds(m.p90)], ["p99", (m) => seconds(m.p99)], ["rows", (m) => number(m.rows)],
+  ["p90", (m) => seconds(m.p90)], ["p99", (m) => seconds(m.p99)], ["rows", (m) => number(m.rows)], ["joined", (m) => m.joined || "–"],
   ["queue", (m) => number(m.queue)],
 ];
 function drawTable() {

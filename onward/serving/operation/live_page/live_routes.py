@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -31,7 +32,11 @@ _HEADERS = {
 }
 
 
-def live_routes(core: Core, figures: LiveFigures) -> list[Route]:
+Joining = Callable[[], Mapping[tuple[str, str], int]]  # the JoinRule of models that have one
+_JOINED = ("alone", "equal lengths", "all")
+
+
+def live_routes(core: Core, figures: LiveFigures, joining: Joining = dict) -> list[Route]:
     """GET / (the page), /live (its numbers), /live/example (the inputs of a model)."""
     page = render_page()
 
@@ -42,7 +47,7 @@ def live_routes(core: Core, figures: LiveFigures) -> list[Route]:
         name = request.query_params.get("model")
         version = request.query_params.get("version", "")
         chosen = None if name is None else (name, version)
-        return _json(live_data(core, figures, chosen))
+        return _json(live_data(core, figures, chosen, joining))
 
     async def show_example(request: Request) -> Response:
         name = request.query_params.get("model", "")
@@ -69,18 +74,23 @@ def render_page() -> str:
 
 
 def live_data(
-    core: Core, figures: LiveFigures, chosen: tuple[str, str] | None = None
+    core: Core,
+    figures: LiveFigures,
+    chosen: tuple[str, str] | None = None,
+    joining: Joining = dict,
 ) -> dict[str, Any]:
     """What the page shows: a row for each model of the index, with its numbers if it has some."""
     found = figures.snapshot(resident() if MEASURABLE else 0, chosen)
     numbers = found.pop("models")
     found["is_ready"] = core.is_ready
+    rules = {key: _JOINED[rule] for key, rule in joining().items()}
     found["models"] = [
         {
             "name": row["name"],
             "version": row.get("version", ""),
             "state": row.get("state", ""),
             "reason": row.get("reason", ""),
+            "joined": rules.get((row["name"], row.get("version", "")), ""),
             **numbers.get((row["name"], row.get("version", "")), {}),
         }
         for row in core.index()

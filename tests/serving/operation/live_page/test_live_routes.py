@@ -60,7 +60,7 @@ def figures(core: FakeCore) -> LiveFigures:
 
 @pytest.fixture
 def client(core: FakeCore, figures: LiveFigures) -> TestClient:
-    return TestClient(Starlette(routes=live_routes(core, figures)))
+    return TestClient(Starlette(routes=live_routes(core, figures, lambda: {("digits", "1"): 1})))
 
 
 def test_numbers_have_a_row_for_each_model(client: TestClient) -> None:
@@ -69,6 +69,7 @@ def test_numbers_have_a_row_for_each_model(client: TestClient) -> None:
     row = found["models"][0]
     assert row["name"] == "digits" and row["throughput"] == 1 / WIDTH and row["rows"] == 4
     assert found["total"]["throughput"] == 20 / WIDTH
+    assert [each["joined"] for each in found["models"][:2]] == ["equal lengths", ""]
     assert client.get("/live").headers["cache-control"] == "no-store"
 
 
