@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from onward.distributed.mpi_group import register_mpi_backend
 from onward.distributed.parallel import Parallel
 from onward.errors import DistributedError, OptionError
 from onward.message_text import first_line
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a user's own compression without a repr
 
 _LEAVE_SECONDS = 5.0
 
@@ -74,10 +77,11 @@ def _exchange_facts(parallel: Parallel) -> list[PeerProcess]:
     """Who the processes are, by rank; refused if they would share the work in different ways."""
     everyone = Communicator()
     comparable = replace(parallel, timeout=1.0, backend="")  # what each may choose for itself
-    facts = everyone.gather_objects((this_process(), repr(comparable), repr(parallel)))
+    settings = _ADDRESS.sub("", repr(comparable))
+    facts = everyone.gather_objects((this_process(), settings, repr(parallel)))
     own = everyone.rank
     for rank, (_, other, shown) in enumerate(facts):
-        if other != repr(comparable):
+        if other != settings:
             raise DistributedError(
                 f"process {own} has {parallel!r}, but process {rank} has {shown}\n"
                 "give every process the same Parallel"
